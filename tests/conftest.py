@@ -1,0 +1,61 @@
+"""Strict JAX settings for every test, and where the golden outputs of the PyTorch agents lie."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import numpy as np
+import pytest
+
+import wmjax
+from wmjax import runtime
+
+runtime.use_compilation_cache()
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+SHARED = Path(os.environ.get("WMJAX_SHARED", Path(__file__).parents[2] / "shared"))
+GOLDENS = {
+    "tiny_dreamer": ("latest.pt", 8, "dreamer"),
+    "tiny_r2dreamer": ("latest.pt", 8, "r2dreamer"),
+    "tiny_infonce": ("latest.pt", 8, "infonce"),
+    "tiny_dreamerpro": ("latest.pt", 8, "dreamerpro"),
+    "m12_r2dreamer": ("model.pt", 32, "r2dreamer"),
+}
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder with golden data and trained checkpoints."""
+    if not (SHARED / "golden").is_dir():
+        pytest.skip(f"no golden data of the PyTorch agents in {SHARED}; set WMJAX_SHARED to its folder")
+    return SHARED
+
+
+@pytest.fixture(scope="session", params=list(GOLDENS))
+def golden(request, shared, tmp_path_factory):
+    """(victim, params, arrays) of one golden folder, converted by the project's converter."""
+    pytest.importorskip("torch", reason="converting a PyTorch checkpoint needs torch")
+    file, stoch, agent = GOLDENS[request.param]
+    folder = shared / "golden" / request.param
+    out = tmp_path_factory.mktemp("golden") / f"{request.param}.safetensors"
+    wmjax.convert(folder / file, out, stoch=stoch, agent=agent)
+    victim, params = wmjax.load(out)
+    with np.load(folder / "golden.npz") as arrays:
+        return victim, params, dict(arrays)
+
+
+@pytest.fixture
+def agrees(record_property):
+    """Assert that two arrays differ by at most `tolerance` of the second's largest magnitude; the error is recorded."""
+
+    def check(what: str, got, want, tolerance: float = 2e-5) -> None:
+        got, want = np.asarray(got), np.asarray(want)
+        assert got.shape == want.shape, what
+        error = float(np.abs(got - want).max(initial=0.0) / max(np.abs(want).max(initial=0.0), np.finfo(np.float32).tiny))
+        record_property(what, error)
+        assert error <= tolerance, f"{what} differs by {error:.3g} of its scale"
+
+    return check

@@ -1,0 +1,148 @@
+"""One attacked frame: objective, optimizer and latent noise put together around a victim's `update . embed`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from wmjax.attacks.objectives import NEEDS_DISTANCE, losses, objective_weights
+from wmjax.attacks.optimizers import NO_STEPS, Ball, Optimizer, ball, project
+from wmjax.core.errors import unknown_name
+from wmjax.victims.base import Embedding, Params, Prediction, Victim
+
+NOISES = ("fresh", "shared", "mode")
+"""What the attacker knows of the agent's latent sampling, which stays random when the agent acts.
+
+fresh: nothing; its passes on the attacked frame use an independent draw, fixed over the iterations.
+shared: everything; its passes use the very draw that the agent will use.
+mode: it does not sample at all, and aims at the likeliest latent.
+"""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """The static choices: one compiled program each."""
+
+    optimizer: Optimizer = NO_STEPS
+    noise: str = "fresh"
+
+    def __post_init__(self) -> None:
+        if self.noise not in NOISES:
+            raise unknown_name("noise", self.noise, NOISES)
+
+
+@struct.dataclass
+class Threat:
+    """The traced choices, one an example: budgets and objectives share a program."""
+
+    eps: jax.Array  #: [B] L-inf budget in image units
+    weights: jax.Array  #: [B, objectives] what is maximised
+    start: jax.Array  #: [B] radius of the uniform random start around the clean image; at most eps
+
+
+def threat(objectives: Sequence[str], eps: Sequence[float], noise: str = "fresh") -> Threat:
+    """Return the threat of `objectives` and budgets `eps`, one an example.
+
+    "random" starts anywhere in the ball and stays there. So that PDA and LDA find a gradient at all where the passes
+    share their latent noise, they start there too. Raises InputError for an unknown objective.
+    """
+    budget = np.asarray(eps, np.float32)
+    away = [name == "random" or (noise != "fresh" and name in NEEDS_DISTANCE) for name in objectives]
+    return Threat(eps=budget, weights=objective_weights(objectives), start=np.where(away, budget, np.float32(0)))
+
+
+@struct.dataclass
+class Draw:
+    """The attacker's own random numbers for one frame."""
+
+    start: jax.Array  #: [B, H, W, C] uniform in [-1, 1]
+    gumbel: jax.Array  #: [B, G, K] latent noise of its passes where it does not know the agent's
+
+
+def draw(victim: Victim, keys: jax.Array) -> Draw:
+    """Return the attacker's draw for one frame from a key an example, [B]; the keys are consumed."""
+    shape = (victim.image_size, victim.image_size, 3)
+
+    def one(key: jax.Array) -> Draw:
+        start, latent = jax.random.split(key)
+        return Draw(
+            start=jax.random.uniform(start, shape, minval=-1.0, maxval=1.0),
+            gumbel=jax.random.gumbel(latent, victim.latent_shape),
+        )
+
+    return jax.vmap(one)(keys)
+
+
+@struct.dataclass
+class Perturbed:
+    """An attacked frame and how the attack went."""
+
+    image: jax.Array  #: [B, H, W, C] in the ball and in [0, 1]
+    loss_first: jax.Array  #: [B] objective at the start; 0 without steps
+    zero_grad: jax.Array  #: [B] fraction of the steps whose gradient was exactly zero everywhere
+
+
+def attacker_noise(attack: Attack, noise: jax.Array, drawn: Draw) -> tuple[jax.Array | None, jax.Array | None]:
+    """Return the latent noise [B, G, K] of the attacker's clean and attacked passes; None stands for the mode."""
+    match attack.noise:
+        case "shared":
+            return noise, noise
+        case "mode":
+            return None, None
+        case _:
+            return noise, drawn.gumbel
+
+
+def perturb(
+    attack: Attack,
+    victim: Victim,
+    params: Params,
+    prediction: Prediction,
+    embedding: Embedding,
+    image: jax.Array,
+    noise: jax.Array,
+    drawn: Draw,
+    threat: Threat,
+) -> Perturbed:
+    """Return the attacked version of `image` [B, H, W, C] in [0, 1].
+
+    `embedding` is that of the clean image, `noise` [B, G, K] the Gumbel draw with which the agent will act, `drawn` the
+    attacker's own. Nothing here depends on how examples are batched.
+    """
+    clean_noise, adv_noise = attacker_noise(attack, noise, drawn)
+    _, clean = victim.update(params, prediction, embedding, clean_noise)
+    clean = jax.lax.stop_gradient(clean)
+
+    def loss(x: jax.Array) -> jax.Array:
+        _, adv = victim.update(params, prediction, victim.embed(params, x), adv_noise)
+        return jnp.sum(threat.weights * losses(clean, adv), axis=-1)
+
+    bounds = ball(image, threat.eps)
+    start = project(bounds, image + threat.start[:, None, None, None] * drawn.start)
+    return maximise(loss, attack.optimizer, bounds, threat.eps, start)
+
+
+def maximise(
+    loss: Callable[[jax.Array], jax.Array], optimizer: Optimizer, bounds: Ball, eps: jax.Array, start: jax.Array
+) -> Perturbed:
+    """Climb a per-example `loss` ([B, H, W, C] -> [B]) inside the ball, from `start`, in steps of eps / steps."""
+    if not optimizer.steps:
+        zeros = jnp.zeros_like(eps)
+        return Perturbed(start, zeros, zeros)
+    size = (eps / optimizer.steps)[:, None, None, None]
+
+    def step(carry: tuple, _: None) -> tuple[tuple, tuple[jax.Array, jax.Array]]:
+        x, state = carry
+        value, pullback = jax.vjp(loss, x)
+        # The losses of a batch are independent, so the gradient of their sum holds each one's own.
+        (gradient,) = pullback(jnp.ones_like(value))
+        direction, state = optimizer.direction.update(gradient, state)
+        x = project(bounds, x + size * direction)
+        return (x, state), (value, jnp.all(gradient == 0, axis=(1, 2, 3)))
+
+    carry = start, optimizer.direction.init(start)
+    (image, _), (values, zero) = jax.lax.scan(step, carry, length=optimizer.steps)
+    return Perturbed(image, values[0], jnp.mean(zero.astype(values.dtype), axis=0))

@@ -1,0 +1,25 @@
+"""When an attack may touch the frame: the temporal modes of ARB4WM (arXiv 2606.16605) as boolean masks."""
+
+import re
+
+import numpy as np
+
+from wmjax.core.errors import InputError
+
+MODES = ("full", "first_half", "second_half", "sparse(n)")
+"""Every frame; t < T/2; t >= T/2; every n-th frame, from the first."""
+
+
+def mask(mode: str, steps: int) -> np.ndarray:
+    """Return which of `steps` (T) agent steps are attacked, bool [T]; raises InputError for an unknown mode."""
+    t = np.arange(steps)
+    match mode:
+        case "full":
+            return np.ones(steps, bool)
+        case "first_half":
+            return 2 * t < steps
+        case "second_half":
+            return 2 * t >= steps
+    if found := re.fullmatch(r"sparse\(([1-9][0-9]{0,5})\)", mode):
+        return t % int(found[1]) == 0
+    raise InputError(f"unknown mode {mode!r}; known: {', '.join(MODES)}, with n a whole number from 1")

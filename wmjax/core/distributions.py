@@ -1,0 +1,176 @@
+"""The four distributions of a Dreamer-family agent: diagonal Gaussian, one-hot, symexp two-hot, Bernoulli.
+
+Sampling noise is always an argument. Formulas follow DreamerV3 (arXiv 2301.04104) as the PyTorch agents compute them.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+UNIMIX = 0.01
+"""Share of the uniform distribution mixed into every latent's probabilities."""
+
+
+@struct.dataclass
+class DiagGaussian:
+    """Independent normals over A action dimensions; neither squashed nor clipped."""
+
+    mean: jax.Array  #: [..., A]
+    std: jax.Array  #: [..., A], positive
+
+    @classmethod
+    def bounded(cls, raw: jax.Array, min_std: float = 0.1, max_std: float = 1.0) -> "DiagGaussian":
+        """Read `raw` [..., 2 A] as (m, s): mean tanh(m) in (-1, 1), std in (min_std, max_std), sigmoidal in s."""
+        mean, std = jnp.split(raw, 2, axis=-1)
+        return cls(jnp.tanh(mean), (max_std - min_std) * jax.nn.sigmoid(std + 2.0) + min_std)
+
+    def mode(self) -> jax.Array:
+        """Return the mean [..., A]."""
+        return self.mean
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        """Return mean + std * noise for standard normal `noise` [..., A]."""
+        return self.mean + self.std * noise
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """Return the log density of `action` [..., A], summed over dimensions: [...]."""
+        z = (action - self.mean) / self.std
+        return jnp.sum(-0.5 * z**2 - jnp.log(self.std) - 0.5 * math.log(2 * math.pi), axis=-1)
+
+    def entropy(self) -> jax.Array:
+        """Return the entropy in nats, summed over dimensions: [...]."""
+        return jnp.sum(0.5 * math.log(2 * math.pi * math.e) + jnp.log(self.std), axis=-1)
+
+    def kl(self, other: "DiagGaussian") -> jax.Array:
+        """Return KL(self || other) in nats, summed over dimensions: [...].
+
+        In the ratio form, which is exactly 0 with an exactly zero gradient where the two agree. The textbook form
+        log(s2/s1) + ... leaves rounding there, which a sign step would blow up to full strength.
+        """
+        ratio = (self.std / other.std) ** 2
+        shift = ((self.mean - other.mean) / other.std) ** 2
+        return 0.5 * jnp.sum(ratio - 1.0 - jnp.log(ratio) + shift, axis=-1)
+
+
+@struct.dataclass
+class OneHot:
+    """Independent categoricals over K classes, as one-hot vectors with straight-through gradients."""
+
+    log_probs: jax.Array  #: [..., K], normalised
+
+    @classmethod
+    def unimix(cls, logits: jax.Array, ratio: float = UNIMIX) -> "OneHot":
+        """Mix softmax(`logits` [..., K]) with `ratio` of the uniform distribution."""
+        probs = (1.0 - ratio) * jax.nn.softmax(logits, axis=-1) + ratio / logits.shape[-1]
+        return cls(jnp.log(probs))
+
+    @classmethod
+    def raw(cls, logits: jax.Array) -> "OneHot":
+        """Take softmax(`logits` [..., K]) as it is; the training KL uses this form."""
+        return cls(jax.nn.log_softmax(logits, axis=-1))
+
+    def mode(self) -> jax.Array:
+        """Return the likeliest class, one-hot [..., K]; its gradient goes through the log-probabilities."""
+        return self._straight_through(self.log_probs, self.log_probs)
+
+    def sample(self, gumbel: jax.Array) -> jax.Array:
+        """Return argmax(log p + `gumbel`), one-hot [..., K], for standard Gumbel noise [..., K].
+
+        Its gradient is that of softmax(log p + gumbel), unlike the mode's.
+        """
+        scores = self.log_probs + gumbel
+        return self._straight_through(scores, jax.nn.softmax(scores, axis=-1))
+
+    @staticmethod
+    def _straight_through(scores: jax.Array, soft: jax.Array) -> jax.Array:
+        hard = jax.nn.one_hot(jnp.argmax(scores, axis=-1), scores.shape[-1], dtype=soft.dtype)
+        # soft - soft is exactly 0 (soft is finite), so the value is exactly one-hot.
+        return hard + (soft - jax.lax.stop_gradient(soft))
+
+    def log_prob(self, value: jax.Array) -> jax.Array:
+        """Return the log probability of one-hot `value` [..., K]: [...]."""
+        return jnp.sum(self.log_probs * value, axis=-1)
+
+    def entropy(self) -> jax.Array:
+        """Return the entropy of each categorical in nats: [...]."""
+        return -jnp.sum(jnp.exp(self.log_probs) * self.log_probs, axis=-1)
+
+    def kl(self, other: "OneHot") -> jax.Array:
+        """Return KL(self || other) of each categorical in nats: [...]."""
+        return jnp.sum(jnp.exp(self.log_probs) * (self.log_probs - other.log_probs), axis=-1)
+
+
+def symexp(x: jax.Array) -> jax.Array:
+    """Return sign(x) (exp|x| - 1)."""
+    return jnp.sign(x) * jnp.expm1(jnp.abs(x))
+
+
+@struct.dataclass
+class TwoHot:
+    """A scalar as a categorical over exponentially spaced bins: symexp of an even grid on [-20, 20]."""
+
+    logits: jax.Array  #: [..., bins]; `bins` is odd
+
+    def bins(self) -> jax.Array:
+        """Return the bin positions [bins]: the negative half mirrored, so exactly antisymmetric."""
+        half = symexp(jnp.linspace(-20.0, 0.0, self.logits.shape[-1] // 2 + 1, dtype=self.logits.dtype))
+        return jnp.concatenate([half, -half[:-1][::-1]])
+
+    def mean(self) -> jax.Array:
+        """Return the expectation [...]: the centre plus mirrored pairs, whose huge outer terms cancel exactly."""
+        probs = jax.nn.softmax(self.logits, axis=-1)
+        centre = self.logits.shape[-1] // 2
+        weighted = probs * jnp.expand_dims(self.bins(), range(probs.ndim - 1))
+        lower, middle, upper = weighted[..., :centre], weighted[..., centre], weighted[..., centre + 1 :]
+        return middle + jnp.sum(lower[..., ::-1] + upper, axis=-1)
+
+    mode = mean
+
+    def log_prob(self, target: jax.Array) -> jax.Array:
+        """Return the log-likelihood [...] of `target` [...], split linearly between its two neighbouring bins.
+
+        Targets beyond the outer bins count as those.
+        """
+        bins = self.bins()
+        last = bins.shape[0] - 1
+        target = jnp.clip(target, bins[0], bins[-1])
+        below = jnp.sum(bins <= target[..., None], axis=-1) - 1
+        above = jnp.minimum(below + 1, last)
+        width = jnp.where(above == below, 1.0, bins[above] - bins[below])
+        weight_above = (target - bins[below]) / width
+        log_probs = jax.nn.log_softmax(self.logits, axis=-1)
+        pick = lambda index: jnp.take_along_axis(log_probs, index[..., None], axis=-1)[..., 0]  # noqa: E731
+        return (1.0 - weight_above) * pick(below) + weight_above * pick(above)
+
+
+@struct.dataclass
+class Bernoulli:
+    """A coin with log-odds `logit`."""
+
+    logit: jax.Array  #: [...]
+
+    def prob(self) -> jax.Array:
+        """Return P(1) in [0, 1]: [...]."""
+        return jax.nn.sigmoid(self.logit)
+
+    def mode(self) -> jax.Array:
+        """Return 1 where it is likelier than 0: [...]."""
+        return (self.logit > 0).astype(self.logit.dtype)
+
+    def sample(self, uniform: jax.Array) -> jax.Array:
+        """Return 1 where `uniform` [...] in [0, 1) falls below P(1)."""
+        return (uniform < self.prob()).astype(self.logit.dtype)
+
+    def log_prob(self, value: jax.Array) -> jax.Array:
+        """Return the log-likelihood [...] of `value` [...] in [0, 1]."""
+        return value * jax.nn.log_sigmoid(self.logit) + (1.0 - value) * jax.nn.log_sigmoid(-self.logit)
+
+    def entropy(self) -> jax.Array:
+        """Return the entropy in nats: [...]."""
+        return -self.log_prob(self.prob())
+
+    def kl(self, other: "Bernoulli") -> jax.Array:
+        """Return KL(self || other) in nats: [...]."""
+        return self.log_prob(self.prob()) - other.log_prob(self.prob())

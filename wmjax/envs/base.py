@@ -1,0 +1,72 @@
+"""The contract of an environment, and the tasks of the benchmark by the names of the reference configs."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from wmjax.core.errors import unknown_name
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What is fixed about a task.
+
+    `action_repeat` environment steps make one agent step; an episode has `episode_steps` agent steps, and its
+    return lies in [0, `max_return`].
+    """
+
+    task: str
+    domain: str
+    name: str
+    action_size: int
+    action_repeat: int = 2
+    episode_steps: int = 500
+    image_size: int = 64
+    camera: int = 0
+    max_return: float = 1000.0
+
+
+def _dmc(domain: str, name: str, action_size: int) -> EnvSpec:
+    short = f"dmc_{domain}_{name}"
+    return EnvSpec(task=short, domain=domain, name=name, action_size=action_size)
+
+
+TASKS: dict[str, EnvSpec] = {
+    spec.task: spec
+    for spec in (
+        _dmc("ball_in_cup", "catch", 2),
+        _dmc("cartpole", "balance", 1),
+        _dmc("cartpole", "swingup", 1),
+        _dmc("finger", "turn_easy", 2),
+        _dmc("hopper", "stand", 4),
+        _dmc("reacher", "easy", 2),
+        _dmc("reacher", "hard", 2),
+        _dmc("walker", "run", 6),
+        _dmc("walker", "stand", 6),
+        _dmc("walker", "walk", 6),
+    )
+}
+"""The ten DeepMind Control tasks of the benchmark (arXiv 2606.16605), 64x64 RGB from camera 0, action repeat 2."""
+
+
+def spec(task: str) -> EnvSpec:
+    """Return the spec of a task; raises InputError, listing the known tasks, for an unknown name."""
+    if task not in TASKS:
+        raise unknown_name("task", task, TASKS)
+    return TASKS[task]
+
+
+class Env(Protocol):
+    """A batch of B episodes of one task. `reset` and `step` return a new state; frames are read with `image`."""
+
+    spec: EnvSpec
+
+    def reset(self, seeds: Any) -> Any:
+        """Start B episodes, one a seed [B]."""
+
+    def step(self, state: Any, action: np.ndarray) -> Any:
+        """Apply `action` [B, A] in [-1, 1] for `action_repeat` environment steps; `reward` [B] is their sum."""
+
+    def image(self, state: Any) -> np.ndarray:
+        """Return the frames [B, H, W, 3], uint8."""

@@ -1,0 +1,1 @@
+"""Studies: a grid of cells becomes a few programs, and one row an episode."""

@@ -1,0 +1,125 @@
+"""One device and its environment processes: plays a chunk of episodes and gives back rows and recorded frames."""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import wmjax
+from wmjax import rollout
+from wmjax.attacks import NO_STEPS, Attack, mask, optimizer, threat
+from wmjax.envs import HostEnv
+from wmjax.envs import spec as env_spec
+from wmjax.grid.plan import Chunk, Episode
+from wmjax.grid.rows import SCHEMA_VERSION
+from wmjax.victims.base import Params
+from wmjax.victims.dreamer import Dreamer
+from wmjax.victims.zoo import load
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a chunk gave."""
+
+    rows: list[dict[str, Any]]  #: one an episode, see grid/rows.py
+    traces: dict[str, dict[str, np.ndarray]]  #: arrays of the recorded episodes, by name
+
+
+class Lane:
+    """Plays one chunk at a time; agents and environments stay for the next one where it needs the same."""
+
+    def __init__(self, device: Any, workers: int, victims: Mapping[str, Path]) -> None:
+        """Use `device`, `workers` processes for the environments, and the weight files `victims` by name."""
+        self._device, self._workers, self._victims = device, workers, victims
+        self._agents: dict[str, tuple[Dreamer, Params]] = {}
+        self._env: HostEnv | None = None
+
+    def play(self, chunk: Chunk, record: Callable[[Episode], bool], on_step: Callable[[int], None]) -> Played:
+        """Play the chunk's episodes; `record` says which to keep frame by frame, `on_step` may raise to stop."""
+        first, padded = chunk.episodes[0], chunk.padded()
+        victim, params = self._agent(first.victim)
+        names = [episode.objective for episode in padded]
+        optim = optimizer(first.optimizer, first.steps) if first.steps else NO_STEPS
+        attack = Attack(optim) if first.noise == "none" else Attack(optim, first.noise)
+        masked = np.zeros(chunk.episode_steps, bool) if first.objective == "clean" else mask(first.mode, chunk.episode_steps)
+        kept = [i for i, episode in enumerate(chunk.episodes) if record(episode)]
+        start = time.perf_counter()
+        result = rollout.host(
+            victim,
+            params,
+            self._environment(first.task, chunk.batch),
+            attack,
+            threat(names, [episode.eps for episode in padded], attack.noise),
+            masked,
+            seeds=[episode.seed for episode in padded],
+            keys=_keys([(episode.victim, episode.task, episode.seed) for episode in padded]),
+            attack_keys=_keys([asdict(episode) for episode in padded]),
+            record=kept,
+            on_step=on_step,
+        )
+        wall = (time.perf_counter() - start) / len(chunk.episodes)
+        rows = [self._row(chunk, i, victim, result, int(masked.sum()), wall) for i in range(len(chunk.episodes))]
+        traces = {_trace_name(chunk.episodes[i]): _trace(rows[i], result.traces[i], masked) for i in kept}
+        return Played(rows, traces)
+
+    def close(self) -> None:
+        """End the environment processes."""
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+    def _agent(self, name: str) -> tuple[Dreamer, Params]:
+        if name not in self._agents:
+            victim, params = load(self._victims[name])
+            self._agents[name] = victim, jax.device_put(params, self._device)
+        return self._agents[name]
+
+    def _environment(self, task: str, batch: int) -> HostEnv:
+        if self._env is None or (self._env.spec.task, self._env.batch) != (task, batch):
+            self.close()
+            self._env = HostEnv(env_spec(task), batch, self._workers)
+        return self._env
+
+    def _row(
+        self, chunk: Chunk, i: int, victim: Dreamer, result: rollout.Rollout, attacked: int, wall: float
+    ) -> dict[str, Any]:
+        episode = chunk.episodes[i]
+        diagnostics = {name: float(values[i]) for name, values in result.diagnostics.items()}
+        if not episode.steps:  # there was no objective to climb
+            diagnostics |= dict.fromkeys(("loss_first", "loss_last", "zero_grad"), float("nan"))
+        spec = env_spec(episode.task)
+        return asdict(episode) | {
+            "agent": victim.agent,
+            "return": float(result.returns[i]),
+            "max_return": spec.max_return * chunk.episode_steps / spec.episode_steps,
+            "length": chunk.episode_steps,
+            "attacked": attacked,
+            "nan": bool(result.nan[i]),
+            **diagnostics,
+            "schema": SCHEMA_VERSION,
+            "wmjax": wmjax.__version__,
+            "device": self._device.device_kind,
+            "victim_sha256": chunk.victim_sha256,
+            "wall_s": wall,
+        }
+
+
+def _keys(names: list[Any]) -> jax.Array:
+    """Return a random key an episode, [B], from what names it alone: not from its place in a batch, chunk or run."""
+    digests = [hashlib.sha256(json.dumps(name, sort_keys=True).encode()).digest()[:8] for name in names]
+    return jax.random.wrap_key_data(np.frombuffer(b"".join(digests), ">u4").astype(np.uint32).reshape(-1, 2))
+
+
+def _trace_name(episode: Episode) -> str:
+    parts = (episode.victim, episode.task, episode.objective, episode.optimizer, episode.mode, episode.eps, episode.seed)
+    return "__".join(map(str, parts))
+
+
+def _trace(row: Mapping[str, Any], trace: rollout.Trace, masked: np.ndarray) -> dict[str, np.ndarray]:
+    return vars(trace) | {"attacked": masked, "meta": np.array(json.dumps(row))}

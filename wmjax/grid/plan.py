@@ -1,0 +1,106 @@
+"""From a study's axes to episodes, and from episodes to chunks of one fixed shape that share a program."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import groupby, product
+
+from wmjax.attacks.optimizers import optimizer
+from wmjax.core.errors import InputError
+from wmjax.envs import spec as env_spec
+from wmjax.grid.rows import SCHEMA_VERSION
+from wmjax.grid.spec import Study
+from wmjax.victims.weights import Card
+
+
+@dataclass(frozen=True, order=True)
+class Episode:
+    """One episode of one cell: the columns of a row that name it."""
+
+    victim: str
+    task: str
+    objective: str
+    optimizer: str
+    steps: int
+    noise: str
+    mode: str
+    eps: float
+    seed: int
+
+    @property
+    def program(self) -> tuple:
+        """What episodes of one chunk have in common; objective, budget and seed are batch axes."""
+        return self.victim, self.task, self.optimizer, self.steps, self.noise, self.mode
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Up to `batch` episodes of one program; the driver pads the last one, so that all have the same shape."""
+
+    episodes: tuple[Episode, ...]
+    batch: int
+    episode_steps: int
+    victim_sha256: str
+
+    @property
+    def id(self) -> str:
+        """Content hash: equal for equal work, on any machine and in any run."""
+        text = json.dumps([SCHEMA_VERSION, asdict(self)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def padded(self) -> list[Episode]:
+        """Return exactly `batch` episodes; the last one is repeated to fill up."""
+        return [*self.episodes, *[self.episodes[-1]] * (self.batch - len(self.episodes))]
+
+
+def episodes(study: Study, cards: Mapping[str, Card]) -> list[Episode]:
+    """Return every episode of the study, each once: the clean ones, and every attacked cell.
+
+    `cards` are the victims' by name. Raises InputError where a victim fits no task of the study.
+    """
+    found = []
+    budgets = [eps for eps in study.budgets if eps > 0]
+    attacks = [
+        (objective, name, optimizer(name, study.steps if name == "pgd" else None).steps, study.noise)
+        for objective in study.objectives
+        if objective != "random"
+        for name in study.optimizers
+    ]
+    if "random" in study.objectives:
+        attacks.append(("random", "none", 0, "none"))
+    for victim, card in cards.items():
+        for task, seed in product(_tasks(study, victim, card), study.seeds):
+            found.append(Episode(victim, task, "clean", "none", 0, "none", "none", 0.0, seed))
+            for attack, mode, eps in product(attacks, study.modes, budgets):
+                found.append(Episode(victim, task, *attack, mode, eps, seed))
+    return found
+
+
+def plan(study: Study, cards: Mapping[str, Card], hashes: Mapping[str, str], batch: int) -> list[Chunk]:
+    """Return the study's chunks, the longest first; `hashes` are those of the victims' files."""
+    key = lambda episode: episode.program  # noqa: E731
+    chunks = []
+    for _, group in groupby(sorted(episodes(study, cards), key=lambda e: (e.program, e)), key):
+        members = list(group)
+        for i in range(0, len(members), batch):
+            part = tuple(members[i : i + batch])
+            chunks.append(Chunk(part, batch, study.episode_steps, hashes[part[0].victim]))
+    return sorted(chunks, key=lambda chunk: -chunk.episodes[0].steps)
+
+
+def _tasks(study: Study, victim: str, card: Card) -> list[str]:
+    """Return the tasks a victim plays: its own, or where it names none all that the study lists."""
+    if card.task is None and not study.tasks:
+        raise InputError(f"victims: {victim} does not say what it was trained on; list its task under tasks")
+    if card.task is not None and study.tasks and card.task not in study.tasks:
+        raise InputError(f"tasks: {victim} was trained on {card.task}, which is not listed")
+    tasks = list(study.tasks) if card.task is None else [card.task]
+    for task in tasks:
+        spec = env_spec(task)
+        sizes = (("action_size", card.victim.action_size), ("image_size", card.victim.image_size), ("action_repeat", card.action_repeat))
+        for name, size in sizes:
+            if getattr(spec, name) != size:
+                raise InputError(f"victims: {victim} has {name} {size}, but {task} has {getattr(spec, name)}")
+    return tasks
+

@@ -1,0 +1,57 @@
+"""The row: one episode of one cell. Every column is documented here, and only here."""
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+
+_COLUMNS: list[tuple[str, pa.DataType, str]] = [
+    # the cell
+    ("victim", pa.string(), "name of the agent: zoo name or the file's stem"),
+    ("agent", pa.string(), "family member: dreamer, r2dreamer, infonce or dreamerpro"),
+    ("task", pa.string(), "task, named as in the reference configs"),
+    ("objective", pa.string(), "what the attack maximises; 'clean' for no attack, 'random' for noise in the ball"),
+    ("optimizer", pa.string(), "how it maximises; 'none' where objective is clean or random"),
+    ("steps", pa.int32(), "gradient steps an attacked frame"),
+    ("noise", pa.string(), "latent noise of the attacker's passes: shared, fresh or mode; 'none' without gradient"),
+    ("mode", pa.string(), "which frames are attacked: full, first_half, second_half, sparse(n)"),
+    ("eps", pa.float64(), "L-inf budget in image units (the image is in [0, 1])"),
+    ("seed", pa.int64(), "episode seed: the environment's reset and the agent's sampling"),
+    # the outcome
+    ("return", pa.float64(), "sum of rewards over the episode; NaN where `nan` is set"),
+    ("max_return", pa.float64(), "largest return the episode could have"),
+    ("length", pa.int32(), "agent steps"),
+    ("attacked", pa.int32(), "frames attacked"),
+    ("nan", pa.bool_(), "a non-finite action or state appeared: the outcome is not a return"),
+    # diagnostics: means over the attacked frames, NaN where there are none
+    ("action_change", pa.float32(), "L1 distance of the taken action to the one the clean frame would have caused"),
+    ("policy_kl", pa.float32(), "KL(policy on the clean frame || policy on the attacked frame)"),
+    ("entropy_clean", pa.float32(), "policy entropy on the clean frame, nats"),
+    ("entropy_adv", pa.float32(), "policy entropy on the attacked frame, nats"),
+    ("value_clean", pa.float32(), "critic's value on the clean frame"),
+    ("value_adv", pa.float32(), "critic's value on the attacked frame"),
+    ("drift_z", pa.float32(), "squared distance of the latent sample to the clean frame's"),
+    ("drift_h", pa.float32(), "squared distance of h to the clean frame's; 0 within one step by construction"),
+    ("post_prior_kl", pa.float32(), "KL(posterior || prior) on the attacked frame, with unimix, nats"),
+    ("loss_first", pa.float32(), "attack objective at the start of the iterations"),
+    ("loss_last", pa.float32(), "attack objective at their end"),
+    ("zero_grad", pa.float32(), "fraction of the attack's gradients that were exactly zero over the whole frame"),
+    ("saturated", pa.float32(), "fraction of the attacked frame's values at 0 or 1 that the clean frame had inside"),
+    ("max_delta", pa.float32(), "largest |attacked - clean| over the episode, in image units"),
+    # provenance
+    ("schema", pa.int32(), "version of this table"),
+    ("wmjax", pa.string(), "version of wmjax"),
+    ("device", pa.string(), "device kind the episode ran on"),
+    ("victim_sha256", pa.string(), "hash of the agent's file"),
+    ("wall_s", pa.float32(), "wall time of the episode's chunk divided by its episodes; the one column that two runs differ in"),
+]
+
+SCHEMA = pa.schema(
+    [pa.field(name, kind, nullable=False, metadata={"doc": doc}) for name, kind, doc in _COLUMNS],
+    metadata={"wmjax_schema": str(SCHEMA_VERSION)},
+)
+
+CELL = ("victim", "task", "objective", "optimizer", "steps", "noise", "mode", "eps", "seed")
+"""The columns that together name one row."""
+
+TIMING = ("wall_s",)
+"""The columns that differ between two runs of the same study."""

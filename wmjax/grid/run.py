@@ -1,0 +1,192 @@
+"""Runs a study: a lane per device takes chunks of episodes and stores their rows, until none are left."""
+
+import importlib.metadata
+import json
+import os
+import queue
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from wmjax.core.errors import InputError
+from wmjax.grid.lane import Lane
+from wmjax.grid.plan import Chunk, Episode, plan
+from wmjax.grid.rows import SCHEMA_VERSION
+from wmjax.grid.spec import Study, read_study
+from wmjax.grid.store import Store
+from wmjax.victims import zoo
+from wmjax.victims.weights import file_sha256
+
+_TRIES = 2
+_PACKAGES = ("wmjax", "jax", "jaxlib", "flax", "numpy", "mujoco", "dm_control")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a study is, in agent steps of its chunks; `message` where there is something to say."""
+
+    done: int
+    total: int
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where the results are, and what a reader of them must know."""
+
+    folder: Path
+    episodes: int  #: rows that are there
+    failed: dict[str, str] = field(default_factory=dict)  #: last line of the traceback of each failed chunk
+    notes: tuple[str, ...] = ()  #: caveats of the victims
+
+
+def run(
+    study: Study | str | Path | None = None,
+    out: str | Path | None = None,
+    *,
+    batch: int | None = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> Outcome:
+    """Run what is not yet done of a study (None: the shipped quickstart) and store it in `out` (default: runs/<name>).
+
+    `batch` episodes share each compiled call (default: 4 on CPUs, 64 elsewhere). Results depend neither on the order of
+    the chunks, nor on interruptions, nor on the number of devices; another batch size changes their last bits, so a
+    folder keeps to one. A chunk that fails twice is reported and left out. `on_progress` is called from several threads.
+    Raises InputError for a wrong study or an unusable folder.
+    """
+    if not isinstance(study, Study):
+        study = read_study(study)
+    devices = jax.local_devices()
+    if batch is None:
+        batch = 4 if devices[0].platform == "cpu" else 64
+    if not 1 <= batch <= 65536:
+        raise InputError(f"batch is {batch}; allowed: 1 to 65536")
+    victims = _victims(study)
+    hashes = {name: file_sha256(path) for name, path in victims.items()}
+    chunks = plan(study, {name: zoo.card(path) for name, path in victims.items()}, hashes, batch)
+    notes = tuple(note for note in map(zoo.caveat, victims.values()) if note)
+    identity = {"study": asdict(study), "victims": hashes, "batch": batch, "schema": SCHEMA_VERSION}
+    manifest = {
+        "identity": json.loads(json.dumps(identity)),  # as it will be read back
+        "study": asdict(study),
+        "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
+        "device": f"{len(devices)} x {devices[0].device_kind}",
+        "notes": notes,
+    }
+    with Store(Path(out or Path("runs") / study.name), manifest) as store:
+        work = _Work(store, study, chunks, on_progress)
+        work.run(devices, victims)
+        rows = sum(len(chunk.episodes) for chunk in chunks if chunk.id not in work.failed)
+        return Outcome(store.folder, rows, work.failed, notes)
+
+
+def _victims(study: Study) -> dict[str, Path]:
+    """Return the weight files by name: a shipped agent's own, or the file's stem."""
+    found: dict[str, Path] = {}
+    for given in study.victims:
+        path = zoo.locate(given)
+        if path.stem in found:
+            raise InputError(f"victims: two are called {path.stem}")
+        if len(path.stem) > 100:
+            raise InputError(f"victims: {path.stem[:40]}... is longer than a name can be (100 characters)")
+        found[path.stem] = path
+    return found
+
+
+class _Stopped(Exception):
+    """Raised inside a lane when the study is to end early."""
+
+
+class _Work:
+    """The chunks still to do, taken by one thread a device."""
+
+    def __init__(self, store: Store, study: Study, chunks: Sequence[Chunk], report: Callable[[Progress], None]) -> None:
+        self.failed: dict[str, str] = {}
+        self._store, self._study, self._report = store, study, report
+        self._todo: queue.SimpleQueue[Chunk] = queue.SimpleQueue()
+        for chunk in chunks:
+            if not store.finished(chunk.id, len(chunk.episodes)):
+                self._todo.put(chunk)
+        self._total = len(chunks) * study.episode_steps
+        self._done = self._total - self._todo.qsize() * study.episode_steps
+        self._lock, self._stop = threading.Lock(), threading.Event()
+        self._fatal: list[BaseException] = []
+
+    def run(self, devices: Sequence[Any], victims: dict[str, Path]) -> None:
+        self._advance(0)
+        workers = max(1, len(os.sched_getaffinity(0)) // len(devices))
+        lanes = [Lane(device, workers, victims) for device in devices]
+        # Daemons: a second Ctrl-C leaves at once, whatever a lane is doing.
+        threads = [threading.Thread(target=self._drain, args=(lane,), daemon=True) for lane in lanes]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                while thread.is_alive():  # a plain join would not let Ctrl-C through
+                    thread.join(0.2)
+        finally:
+            self._stop.set()
+            for thread in threads:
+                thread.join()
+        if self._fatal:
+            raise self._fatal[0]
+
+    def _drain(self, lane: Lane) -> None:
+        try:
+            while not self._stop.is_set() and not self._todo.empty():
+                self._play(lane, self._todo.get_nowait())
+        except (_Stopped, queue.Empty):
+            pass
+        except BaseException as error:
+            # Not a chunk's fault, a full disk for one: the others would fare no better.
+            self._fatal.append(error)
+            self._stop.set()
+        finally:
+            lane.close()
+
+    def _play(self, lane: Lane, chunk: Chunk) -> None:
+        for attempt in range(1, _TRIES + 1):
+            before = 0
+
+            def on_step(t: int) -> None:
+                nonlocal before
+                if self._stop.is_set():
+                    raise _Stopped
+                self._advance(t - before)
+                before = t
+
+            try:
+                played = lane.play(chunk, self._records, on_step)
+            except _Stopped:
+                raise
+            except Exception:
+                lane.close()
+                self._advance(-before, self._blame(chunk, traceback.format_exc(), last=attempt == _TRIES))
+            else:
+                for name, arrays in played.traces.items():
+                    self._store.write_trace(name, arrays)
+                self._store.write_rows(chunk.id, played.rows)
+                self._advance(self._study.episode_steps - before)
+                return
+        self._advance(self._study.episode_steps)
+
+    def _records(self, episode: Episode) -> bool:
+        """Return whether to keep an episode frame by frame: the first seed, clean and at the largest budget."""
+        return episode.seed == self._study.seeds[0] and episode.eps in (0.0, max(self._study.budgets))
+
+    def _blame(self, chunk: Chunk, text: str, *, last: bool) -> str:
+        if last:
+            self.failed[chunk.id] = text.strip().splitlines()[-1]
+            self._store.write_error(chunk.id, text)
+        what = " ".join(str(part) for part in chunk.episodes[0].program)
+        return f"{what}: failed, {'given up' if last else 'trying again'}\n{text}"
+
+    def _advance(self, steps: int, message: str | None = None) -> None:
+        with self._lock:
+            self._done += steps
+            self._report(Progress(self._done, self._total, message))

@@ -1,0 +1,155 @@
+"""A study: the axes of a grid, read from a TOML file in which nothing unknown or impossible gets by."""
+
+import math
+import re
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import cattrs
+
+from wmjax.attacks.attack import NOISES
+from wmjax.attacks.objectives import OBJECTIVES
+from wmjax.attacks.optimizers import OPTIMIZERS, optimizer
+from wmjax.attacks.timing import mask
+from wmjax.core.errors import InputError, unknown_name
+from wmjax.envs import spec as env_spec
+
+_STUDIES = Path(__file__).parent / "studies"
+_FILE_BYTES = 1 << 20
+_MOST_SEEDS = 100_000
+
+
+@dataclass(frozen=True)
+class Study:
+    """The axes; their product is the grid. Every episode's clean counterpart is part of it without being asked for."""
+
+    victims: tuple[str, ...]  #: names of shipped agents, or paths of weight files
+    objectives: tuple[str, ...]  #: pda, pea, vsa, lda, dca, random
+    budgets: tuple[float, ...]  #: L-inf budgets eps in image units, in [0, 1]; "8/255" is 8 grey levels
+    seeds: tuple[int, ...]  #: a list, or "20..39"
+    optimizers: tuple[str, ...] = ("fgsm", "pgd")
+    modes: tuple[str, ...] = ("full",)  #: full, first_half, second_half, sparse(n)
+    tasks: tuple[str, ...] = ()  #: empty: each victim on the task that it was trained on
+    noise: str = "fresh"  #: what the attacker knows of the agent's latent sampling: fresh, shared, mode
+    steps: int = 10  #: gradient steps of pgd
+    episode_steps: int = 500  #: agent steps an episode; 500 is a whole one
+    name: str = "study"
+
+    def __post_init__(self) -> None:
+        """Raise InputError, naming the field, for a value that is not allowed."""
+        for axis in ("victims", "objectives", "budgets", "seeds", "modes"):
+            if not getattr(self, axis):
+                raise InputError(f"{axis} is empty; a study needs at least one")
+        for axis in ("victims", "objectives", "budgets", "seeds", "optimizers", "modes", "tasks"):
+            values = getattr(self, axis)
+            if len(set(values)) < len(values):
+                raise InputError(f"{axis} lists a value twice: {list(values)}")
+        for objective in self.objectives:
+            if objective not in OBJECTIVES and objective != "random":
+                raise unknown_name("objective", objective, [*OBJECTIVES, "random"])
+        if set(self.objectives) != {"random"} and not self.optimizers:
+            raise InputError(f"optimizers is empty; objectives other than random need one of {', '.join(OPTIMIZERS)}")
+        for name in self.optimizers:
+            optimizer(name, self.steps if name == "pgd" else None)
+        for eps in self.budgets:
+            if not 0 <= eps <= 1:
+                raise InputError(f"budgets: {eps} is not in [0, 1]; budgets are in image units, 8/255 for 8 grey levels")
+        for seed in self.seeds:
+            if not 0 <= seed < 2**32:
+                raise InputError(f"seeds: {seed} is not in [0, 2^32)")
+        for task in self.tasks:
+            env_spec(task)
+        if self.noise not in NOISES:
+            raise unknown_name("noise", self.noise, NOISES)
+        if not 1 <= self.steps <= 10_000:
+            raise InputError(f"steps is {self.steps}; allowed: 1 to 10000")
+        if not 1 <= self.episode_steps <= 500:
+            raise InputError(f"episode_steps is {self.episode_steps}; allowed: 1 to 500")
+        for mode in self.modes:
+            mask(mode, self.episode_steps)
+        if not self.name.replace("-", "").replace("_", "").isalnum() or len(self.name) > 64:
+            raise InputError(f"name is {self.name!r}; allowed: letters, digits, - and _, at most 64")
+
+
+def read_study(path: str | Path | None = None) -> Study:
+    """Return the study of a TOML file (None: the shipped quickstart); raises InputError naming file and field."""
+    path = _STUDIES / "quickstart.toml" if path is None else Path(path)
+    try:
+        if path.stat().st_size > _FILE_BYTES:
+            raise InputError(f"{path}: larger than a study file can be ({_FILE_BYTES} bytes)")
+        with path.open("rb") as file:
+            data = tomllib.load(file)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{path}: not a TOML file ({error!s:.200})") from None
+    try:
+        return parse_study(data)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def parse_study(data: dict[str, Any]) -> Study:
+    """Return the study that the keys of a TOML file describe; raises InputError naming the field."""
+    known = [field.name for field in fields(Study)]
+    for key in data:
+        if key not in known:
+            raise unknown_name("field", key, known)
+    for key in ("victims", "objectives", "budgets", "seeds"):
+        if key not in data:
+            raise InputError(f"{key} is missing; a study needs victims, objectives, budgets and seeds")
+    if isinstance(data["seeds"], str):
+        data = data | {"seeds": _seed_range(data["seeds"])}
+    try:
+        return _CONVERTER.structure(data, Study)
+    except cattrs.BaseValidationError as error:
+        lines = cattrs.transform_error(error, path="", format_exception=lambda exc, _: str(exc))
+        # What __post_init__ says names its field itself; what a hook says needs the place behind the @.
+        raise InputError("; ".join(_place_first(line) for line in lines)) from None
+
+
+def _place_first(line: str) -> str:
+    message, _, place = line.rpartition(" @ ")
+    place = place.lstrip(".")
+    return f"{place}: {message}" if place else message
+
+
+def _seed_range(text: str) -> list[int]:
+    found = re.fullmatch(r"\s*(\d{1,10})\s*\.\.\s*(\d{1,10})\s*", text)
+    first, last = (int(found[1]), int(found[2])) if found else (0, -1)
+    if not 0 <= last - first < _MOST_SEEDS:
+        raise InputError(f"seeds is {text!r}; expected a list, or first..last with at most {_MOST_SEEDS} seeds")
+    return list(range(first, last + 1))
+
+
+def _number(value: Any, _: type) -> float:
+    if isinstance(value, str) and (found := re.fullmatch(r"\s*(\d{1,9})\s*/\s*([1-9]\d{0,8})\s*", value)):
+        return int(found[1]) / int(found[2])
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{value!r:.80} is not a number; write 0.04 or \"8/255\"")
+    return float(value)
+
+
+def _exactly(kind: type, article: str) -> Callable[[Any, type], Any]:
+    def hook(value: Any, _: type) -> Any:
+        if type(value) is not kind:
+            raise ValueError(f"{value!r:.80} is not {article}")
+        return value
+
+    return hook
+
+
+def _list(value: Any, kind: Any) -> tuple:
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r:.80} is not a list")
+    return tuple(_CONVERTER.structure(value, list[kind.__args__[0]]))
+
+
+_CONVERTER = cattrs.Converter()
+_CONVERTER.register_structure_hook(float, _number)
+_CONVERTER.register_structure_hook(int, _exactly(int, "a whole number"))
+_CONVERTER.register_structure_hook(str, _exactly(str, "a text"))
+_CONVERTER.register_structure_hook_func(lambda kind: getattr(kind, "__origin__", None) is tuple, _list)

@@ -1,0 +1,1 @@
+"""Frames of a scene: MuJoCo's own OpenGL pixels (`wmjax.render.gl`)."""

@@ -1,0 +1,167 @@
+"""The figure of a mode: one panel a victim and task, one curve an attack; colour is objective, dashes are optimizer."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.style
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from wmjax.report.markdown import plain
+from wmjax.report.names import objective_label
+from wmjax.report.scores import Block, Estimate, Summary
+
+# Okabe and Ito's colours stay apart under every common colour blindness; the markers say the same once more.
+_STYLE = {
+    "random": ("#777777", "X"),
+    "pda": ("#0072B2", "o"),
+    "pea": ("#D55E00", "s"),
+    "dca": ("#E69F00", "D"),
+    "vsa": ("#009E73", "^"),
+    "lda": ("#CC79A7", "v"),
+}
+_SPARE = (("#56B4E9", "P"), ("#222222", "*"), ("#8C510A", "<"), ("#5E3C99", ">"))
+_DASHES = ((0, ()), (0, (4.5, 1.8)), (0, (1, 1.3)), (0, (6, 1.5, 1, 1.5)))
+_INK, _FAINT, _RULE = "#222222", "#6B6B6B", "#DDDDDD"
+
+# Inches: a panel by the number of columns, and the room around it.
+_PANEL = {1: (5.6, 3.1), 2: (3.1, 2.3), 3: (2.05, 1.75), 4: (1.6, 1.5)}
+_NAMES, _TICKS, _TITLE, _FEET, _HEAD, _FOOT, _EDGE = 0.72, 0.5, 0.5, 0.3, 0.55, 0.3, 0.25
+
+
+def draw_curves(file: Path, parts: Sequence[tuple[Block, Summary]]) -> None:
+    """Write one temporal mode's figure as PNG: its blocks, one for each victim, with their summaries."""
+    panels = [(task, block, summary) for block, summary in parts for task in range(len(block.tasks))]
+    # Victims that share their tasks stand side by side, so that a row compares them.
+    aligned = 1 < len(parts) <= 4 and len({block.tasks for block, _ in parts}) == 1
+    if aligned:
+        panels.sort(key=lambda panel: panel[0])
+    across = len(parts) if aligned else min(len(panels), 3)
+    wide, high = _PANEL[across]
+    width = _EDGE + across * (_TICKS + wide + _NAMES)
+    height = _HEAD + -(-len(panels) // across) * (_TITLE + high + _FEET) + _FOOT
+    objectives = dict.fromkeys(name for block, _ in parts for name in block.objectives)
+    unknown = [name for name in objectives if name not in _STYLE]
+    styles = _STYLE | {name: _SPARE[i % len(_SPARE)] for i, name in enumerate(unknown)}
+    columns = dict.fromkeys(column for block, _ in parts for column in block.columns)
+    dashes = {"none": _DASHES[0]} | {column: _DASHES[i % len(_DASHES)] for i, column in enumerate(columns)}
+
+    with matplotlib.style.context("default"):
+        figure = Figure(figsize=(width, height), facecolor="white")
+        FigureCanvasAgg(figure)
+        for i, (task, block, summary) in enumerate(panels):
+            row, column = divmod(i, across)
+            x = _EDGE + column * (_TICKS + wide + _NAMES) + _TICKS
+            y = height - _HEAD - row * (_TITLE + high + _FEET) - _TITLE - high
+            axes = figure.add_axes((x / width, y / height, wide / width, high / height))
+            _panel(axes, block, summary.curves[task], task, styles, dashes)
+            if column == 0:
+                axes.set_ylabel("return", color=_FAINT, fontsize=9)
+            if i + across >= len(panels):
+                axes.set_xlabel("budget ε (L∞, image in [0, 1])", color=_FAINT, fontsize=9)
+        _head(figure, parts, [(column, dashes[column]) for column in columns if column != "none"])
+        figure.savefig(file, dpi=min(200.0, 30000.0 / height))
+
+
+def _panel(
+    axes: Axes, block: Block, curves: Estimate, task: int, styles: Mapping[str, Any], dashes: Mapping[str, Any]
+) -> None:
+    """Draw the curves [N, K] of one task in return units."""
+    scale, eps = block.scale[task], block.budgets
+    ends: dict[str, float] = {}
+    for i, (attack, label) in enumerate(zip(block.attacks, block.labels, strict=True)):
+        colour, marker = styles[attack.objective]
+        value, low, high = (scale * part[i] for part in (curves.value, curves.low, curves.high))
+        axes.fill_between(eps, low, high, color=colour, alpha=0.13, linewidth=0)
+        axes.plot(
+            eps, value, color=colour, linestyle=dashes[label], linewidth=1.6,
+            marker=marker, markersize=4.5, markeredgecolor="white", markeredgewidth=0.6, clip_on=False, zorder=3,
+        )  # fmt: skip
+        known = value[~np.isnan(value)]
+        if known.size:
+            ends[attack.objective] = min(ends.get(attack.objective, np.inf), float(known[-1]))
+    clean = scale * curves.value[0, 0]
+    if not np.isnan(clean):
+        axes.axhline(clean, color=_INK, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
+        ends["clean"] = clean
+
+    axes.set_xlim(0.0, eps[-1])
+    axes.set_ylim(0.0, scale)
+    axes.set_xticks(eps, [f"{value:.3g}".replace("0.", ".", 1) if value else "0" for value in eps])
+    axes.grid(axis="y", color=_RULE, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, labelsize=8, labelcolor=_FAINT)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(_FAINT)
+    width, height = axes.figure.get_size_inches() * axes.get_position().size  # type: ignore[union-attr]
+    letters = int((width + _NAMES) * 14)
+    for text, size, weight, up in ((block.tasks[task], 9.5, "bold", 0.19), (block.victim, 8.0, "normal", 0.06)):
+        axes.text(
+            0.0, 1.0 + up / height, _drawable(text, letters), transform=axes.transAxes, fontsize=size,
+            fontweight=weight, color=_INK if weight == "bold" else _FAINT, parse_math=False,
+        )  # fmt: skip
+    places = _spread(np.array(list(ends.values())), 0.135 / height * scale)
+    for (name, end), place in zip(ends.items(), places, strict=True):
+        colour = _INK if name == "clean" else styles[name][0]
+        axes.plot(
+            (1.015, 1.05), (end / scale, place / scale), transform=axes.transAxes, color=colour, linewidth=0.7,
+            clip_on=False,
+        )  # fmt: skip
+        axes.text(
+            1.06, place / scale, _drawable(objective_label(name), 9), transform=axes.transAxes, color=colour,
+            fontsize=8.5, va="center_baseline", parse_math=False,
+        )  # fmt: skip
+
+
+def _head(figure: Figure, parts: Sequence[tuple[Block, Summary]], optimizers: Sequence[tuple[str, Any]]) -> None:
+    """Write what all panels have in common above them."""
+    width, height = figure.get_size_inches()
+    seeds = sorted({block.scores.shape[1] for block, _ in parts})
+    many = "–".join(str(n) for n in dict.fromkeys((seeds[0], seeds[-1])))
+    left = (_EDGE + _TICKS) / width
+    figure.text(left, 1 - 0.25 / height, "Return under attack", fontsize=11, fontweight="bold", color=_INK)
+    about = f"{_drawable(parts[0][0].mode, 20)} frames attacked" if parts[0][0].mode == "full" else parts[0][0].mode
+    figure.text(
+        left, 1 - 0.44 / height, f"mode {_drawable(about, 24)} · mean of {many} seeds · band: 95 % bootstrap interval",
+        fontsize=8.5, color=_FAINT, parse_math=False,
+    )  # fmt: skip
+    handles: list[Line2D | Patch] = [
+        Line2D([], [], color=_INK, linewidth=1.6, linestyle=dash, label=_drawable(column, 24))
+        for column, dash in optimizers
+    ]
+    legend = figure.legend(
+        handles=handles, loc="upper right", bbox_to_anchor=(1 - 0.1 / width, 1 - 0.1 / height), ncols=len(handles),
+        frameon=False, fontsize=8.5, labelcolor=_INK, handlelength=2.6, borderpad=0, columnspacing=1.4,
+    )  # fmt: skip
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def _spread(targets: NDArray[np.float64], gap: float) -> NDArray[np.float64]:
+    """Return positions at least `gap` apart, in the order of `targets` and closest to them in squares."""
+    order = np.argsort(targets, kind="stable")
+    steps = gap * np.arange(len(order))
+    # Distances from an evenly spaced ladder must not fall: isotonic regression, by pooling adjacent violators.
+    pools: list[list[float]] = []
+    for value in targets[order] - steps:
+        pools.append([value])
+        while len(pools) > 1 and np.mean(pools[-2]) > np.mean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    places = np.empty(len(order))
+    places[order] = np.array([np.mean(pool) for pool in pools for _ in pool]) + steps
+    return places
+
+
+def _drawable(text: str, letters: int) -> str:
+    """Return at most `letters` characters of `text`, those that the font lacks as `?`."""
+    glyphs = get_font(findfont("DejaVu Sans")).get_charmap()
+    shown = "".join(char if ord(char) in glyphs else "?" for char in plain(text))
+    return shown if len(shown) <= letters else shown[: letters - 1] + "…"

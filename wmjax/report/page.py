@@ -1,0 +1,121 @@
+"""The report's page: its sections in reading order, as Markdown."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wmjax.report.findings import outcomes, warnings
+from wmjax.report.folder import Manifest, Rows
+from wmjax.report.markdown import bullets, code, count, prose, table
+from wmjax.report.names import mode_order, objective_order, optimizer_label
+from wmjax.report.scores import episode_returns, has_nauc
+from wmjax.report.tables import (
+    Parts,
+    clean_table,
+    diagnostics_table,
+    missing_cells,
+    missing_table,
+    nauc_table,
+    returns_table,
+)
+
+_METHOD = """\
+- **Score**: return / largest possible return. A curve is the mean score over seeds at each budget ε; its first point,
+  ε = 0, is the clean episode, which all attacks share. Lower means that the attack hurts more.
+- **nAUC**: the area under that curve by the trapezoidal rule, divided by the range of the budgets (equations 13 and 14
+  of [arXiv 2606.16605](https://arxiv.org/abs/2606.16605)), so the mean score over budgets. It is not divided by the
+  agent's own clean score: without effect of any attack, nAUC is the clean score. The mean of an objective goes over
+  tasks and optimizers (equation 15); random noise needs no optimizer and stands for each.
+- **Brackets**: 95 % percentile intervals of a bootstrap over seeds: 2,000 draws, tasks as strata, the same draw for all
+  attacks and budgets, so that differences are paired. They cover the choice of seeds, not the agent's training.
+- **A dash** is a number that the rows cannot give: a cell without rows, or an interval from one seed.
+"""
+
+
+def render(rows: Rows, manifest: Manifest, parts: Parts, figures: Mapping[str, str], episode: str) -> str:
+    """Return the page. `figures` maps each temporal mode to its picture; `episode` is the text on the video."""
+    care = bullets([*map(prose, manifest.notes), *warnings(rows, parts)])
+    sections = [
+        ("# Robustness under attack", bullets(outcomes(parts)) or "No attacked episodes yet."),
+        ("## Read this first", care or "Nothing in these rows asks for special care."),
+        ("## What was tested", _tested(rows, manifest, parts)),
+        ("## Clean returns", clean_table(rows)),
+        *((f"## Attacked: {code(mode)}", _mode(parts, mode, picture)) for mode, picture in figures.items()),
+        ("## Inside the attacks", _inside(rows, parts)),
+        ("## One episode, clean and attacked", episode),
+        ("## How the numbers are made", _METHOD),
+    ]
+    return "".join(f"{heading}\n\n{body.strip()}\n\n" for heading, body in sections if body).rstrip() + "\n"
+
+
+def _tested(rows: Rows, manifest: Manifest, parts: Parts) -> str:
+    attacked = (rows["objective"] != "clean") & (rows["eps"] > 0)
+    optimizers = {
+        optimizer_label(name, steps)
+        for name, steps in zip(rows["optimizer"][attacked], rows["steps"][attacked].tolist(), strict=True)
+    }
+    hashes = sorted(set(zip(rows["victim"], rows["victim_sha256"], strict=True)))
+    missing = missing_cells(parts)
+    facts = {
+        "victims": ", ".join(f"{code(name)} (sha256 {code(digest[:12])})" for name, digest in hashes),
+        "tasks": _names(sorted(set(rows["task"]))),
+        "objectives": _names(sorted(set(rows["objective"][attacked]), key=objective_order)),
+        "optimizers": _names(sorted(optimizers - {"none"})),
+        "modes": _names(sorted(set(rows["mode"][attacked]), key=mode_order)),
+        "budgets ε": ", ".join(f"{eps:.3g}" for eps in np.unique(rows["eps"])),
+        "seeds": _ranges(np.unique(rows["seed"])),
+        "episodes": f"{int(attacked.sum()):,} attacked, {int((rows['objective'] == 'clean').sum()):,} clean, "
+        f"of {_ranges(np.unique(rows['length']))} agent steps",
+        "left out, not finite": count(int(np.isnan(episode_returns(rows)).sum()), "episode"),
+        "missing": count(sum(cell[-1] for cell in missing), "episode"),
+        "device": _names(sorted({*rows["device"], manifest.device} - {""})),
+        "versions": ", ".join(
+            [*(f"wmjax {prose(version)}" for version in sorted(set(rows["wmjax"])))]
+            + [
+                f"{prose(name)} {prose(version)}"
+                for name, version in sorted(manifest.versions.items())
+                if name != "wmjax"
+            ]
+        ),
+    }
+    text = table(["", ""], [[name, value or "none"] for name, value in facts.items()], left=2)
+    return text + (f"\n\nCells without rows:\n\n{missing_table(parts)}" if missing else "")
+
+
+def _mode(parts: Parts, mode: str, picture: str) -> str:
+    own = [part for part in parts if part[0].mode == mode]
+    curved = [part for part in own if has_nauc(part[0])]
+    text = f"![Return over budget, one curve an attack]({picture})\n\n"
+    if curved:
+        text += "nAUC, mean over tasks; lower means more harm, the lowest mean of a victim is bold.\n\n"
+        text += f"{nauc_table(curved)}\n\n"
+    if len(curved) < len(own):
+        text += "No nAUC where a victim met a single budget: an area needs a curve. The returns are:\n\n"
+    else:
+        text += "Mean return by budget:\n\n"
+    return text + returns_table(own)
+
+
+def _inside(rows: Rows, parts: Parts) -> str:
+    if not parts:
+        return ""
+    return (
+        "Means over attacked frames and episodes at the largest budget.\n\n"
+        f"{diagnostics_table(rows, parts)}\n\n"
+        "Zero gradients: share of the attack's gradients that were exactly zero over the whole frame. Action change: "
+        "L1 distance to the action that the clean frame would have caused. Policy KL: from the policy on the clean frame. "
+        "Drift: squared distance of the latent z and of the recurrent state h to the clean frame's; within one step h "
+        "does not depend on the frame. Loss: what the attack maximises, at its start and its end."
+    )
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(code(name) for name in names)
+
+
+def _ranges(numbers: NDArray[np.integer]) -> str:
+    """Return increasing integers in short: `20–39 (20)`, `3, 7`."""
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+    text = ", ".join(f"{run[0]}–{run[-1]}" if run.size > 1 else f"{run[0]}" for run in runs)
+    return f"{text} ({numbers.size})" if numbers.size > 2 else text

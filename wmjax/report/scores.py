@@ -1,0 +1,197 @@
+"""Rows as arrays: for each victim and temporal mode the scores by task, seed, attack and budget, and their summary.
+
+A score is return / largest return, so that the scale C of arXiv 2606.16605 is 1 for every task.
+Axes: M tasks, S seeds, N attacks, O objectives, K budgets of which the first is 0, the clean cell.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wmjax.metrics import interval, nauc, resampled_means, valid_mean
+from wmjax.report.folder import Rows
+from wmjax.report.names import mode_order, objective_order, optimizer_label
+
+Floats = NDArray[np.float64]
+
+_DRAW = 0
+"""Seed of every bootstrap: equal rows give equal reports, and blocks with the same seeds are paired too."""
+
+
+class Attack(NamedTuple):
+    """One curve: everything of a cell but victim, task, mode, budget and seed."""
+
+    objective: str
+    optimizer: str
+    steps: int
+    noise: str
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A statistic and its 95 % bootstrap interval: three arrays of one shape; NaN where undefined."""
+
+    value: Floats
+    low: Floats
+    high: Floats
+
+    def __getitem__(self, index: Any) -> "Estimate":
+        """Return the part of all three arrays at `index`."""
+        return Estimate(self.value[index], self.low[index], self.high[index])
+
+
+@dataclass(frozen=True)
+class Block:
+    """All attacked episodes of one victim in one temporal mode, and the clean ones, which its modes share."""
+
+    victim: str
+    mode: str
+    tasks: tuple[str, ...]  #: [M]
+    attacks: tuple[Attack, ...]  #: [N] in the benchmark's order
+    labels: tuple[str, ...]  #: [N] name of the attack's optimizer; two attacks of one objective differ in it
+    budgets: Floats  #: [K] in image units, increasing, the first is 0
+    scale: Floats  #: [M] largest return of the task
+    scores: Floats  #: [M, S, N, K]; NaN where there is no row, or one whose outcome is not a return
+    missing: NDArray[np.bool_]  #: [M, S, N, K] there is no row
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """The O objectives, in the benchmark's order."""
+        return tuple(dict.fromkeys(attack.objective for attack in self.attacks))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The optimizers that an objective's mean goes over, by label."""
+        steps = {label: attack.steps for attack, label in zip(self.attacks, self.labels, strict=True)}
+        return tuple(sorted(steps.keys() - {"none"}, key=lambda label: (steps[label], label))) or ("none",)
+
+    def position(self, objective: str, column: str) -> int | None:
+        """Return which attack is `objective` by `column`; what needs no optimizer stands for each. None if missing."""
+        own = {label: i for i, label in enumerate(self.labels) if self.attacks[i].objective == objective}
+        return own.get(column, own.get("none"))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a report says about a block."""
+
+    curves: Estimate  #: [M, N, K] mean score over seeds
+    by_budget: Estimate  #: [N, K] mean score over seeds and tasks
+    by_attack: Estimate  #: [N] robustness, mean over tasks
+    by_objective: Estimate  #: [O] robustness, mean over tasks and optimizers (eq. 15)
+    beyond_random: Estimate | None  #: [N] robustness under random noise minus that under the attack, paired
+
+
+def has_nauc(block: Block) -> bool:
+    """Whether the block has an area under its curve; else its robustness is the mean score at its only budget."""
+    return block.budgets.size > 2
+
+
+def episode_returns(rows: Rows) -> Floats:
+    """Return every episode's return; NaN where the outcome is not one."""
+    return np.where(rows["nan"] | ~np.isfinite(rows["return"]), np.nan, rows["return"])
+
+
+def attack_rows(rows: Rows, block: Block, attack: Attack) -> NDArray[np.bool_]:
+    """Return which rows are episodes of `attack` in the block."""
+    same = [rows[name] == value for name, value in zip(Attack._fields, attack, strict=True)]
+    return np.all([*same, rows["victim"] == block.victim, rows["mode"] == block.mode, rows["eps"] > 0], axis=0)
+
+
+def blocks(rows: Rows, study: Mapping[str, Any]) -> list[Block]:
+    """Return one block for each victim and temporal mode, by victim, then mode.
+
+    A study is a full grid: what it names, or what any row shows, is expected of every victim on its tasks. Axes that
+    `study` does not name are taken from the rows alone.
+    """
+    attacked = (rows["objective"] != "clean") & (rows["eps"] > 0)
+    kinds = _attacks(rows)
+    attacks = {kinds[i] for i in np.flatnonzero(attacked)} | _unseen(study, [kinds[i] for i in np.flatnonzero(attacked)])
+    ordered = sorted(attacks, key=lambda attack: (objective_order(attack.objective), attack[1:]))
+    modes = sorted({*rows["mode"][attacked], *study.get("modes", ())}, key=mode_order)
+    budgets = np.unique([0.0, *rows["eps"][attacked], *(eps for eps in study.get("budgets", ()) if eps > 0)])
+    seeds = np.unique(np.append(rows["seed"], np.array(study.get("seeds", ()), np.int64)))
+    if not ordered or budgets.size == 1:
+        return []
+    return [_block(rows, victim, mode, ordered, budgets, seeds) for victim in sorted(set(rows["victim"])) for mode in modes]
+
+
+def _attacks(rows: Rows) -> list[Attack]:
+    """Return every row's attack."""
+    return [Attack(*kind) for kind in zip(*(rows[name].tolist() for name in Attack._fields), strict=True)]
+
+
+def _unseen(study: Mapping[str, Any], seen: Iterable[Attack]) -> set[Attack]:
+    """Return the study's attacks that have no row at all yet."""
+    pairs = {("random", "none")} if "random" in study.get("objectives", ()) else set()
+    pairs |= set(product({*study.get("objectives", ())} - {"random"}, study.get("optimizers", ())))
+    pairs -= {(attack.objective, attack.optimizer) for attack in seen}
+    steps = {"none": 0, "fgsm": 1}
+    return {Attack(*pair, steps.get(pair[1], study.get("steps", 0)), str(study.get("noise"))) for pair in pairs}
+
+
+def clean_returns(rows: Rows, victim: str, task: str) -> tuple[Estimate, int]:
+    """Return the mean return of the clean episodes (eq. 12 before its mean over tasks), and their number."""
+    chosen = (rows["objective"] == "clean") & (rows["victim"] == victim) & (rows["task"] == task)
+    returns = episode_returns(rows)[chosen][None]
+    estimate = Estimate(valid_mean(returns, axis=1), *interval(resampled_means(returns, np.random.default_rng(_DRAW))))
+    return estimate[0], int(np.sum(~np.isnan(returns)))
+
+
+def summarise(block: Block) -> Summary:
+    """Return the block's statistics; a statistic that a missing cell belongs to is NaN."""
+    means, draws = valid_mean(block.scores, axis=1), resampled_means(block.scores, np.random.default_rng(_DRAW))
+
+    def estimate(statistic: Callable[[Floats], Floats]) -> Estimate:
+        """Apply a function of means [..., M, N, K] to the means and to every bootstrap draw of them."""
+        return Estimate(statistic(means), *interval(statistic(draws)))
+
+    def by_attack(values: Floats) -> Floats:
+        return np.mean(nauc(block.budgets, values) if has_nauc(block) else values[..., -1], axis=-2)
+
+    def by_objective(values: Floats) -> Floats:
+        padded = np.concatenate([by_attack(values), np.full((*values.shape[:-3], 1), np.nan)], axis=-1)
+        places = [[block.position(name, column) for column in block.columns] for name in block.objectives]
+        return np.mean(padded[..., [[-1 if i is None else i for i in row] for row in places]], axis=-1)
+
+    random = block.position("random", "none")
+    return Summary(
+        curves=estimate(lambda values: values),
+        by_budget=estimate(lambda values: np.mean(values, axis=-3)),
+        by_attack=estimate(by_attack),
+        by_objective=estimate(by_objective),
+        beyond_random=None
+        if random is None
+        else estimate(lambda values: by_attack(values)[..., [random]] - by_attack(values)),
+    )
+
+
+def _block(rows: Rows, victim: str, mode: str, attacks: list[Attack], budgets: Floats, seeds: NDArray[Any]) -> Block:
+    own = rows["victim"] == victim
+    clean = own & (rows["objective"] == "clean")
+    attacked = own & (rows["mode"] == mode) & (rows["objective"] != "clean") & (rows["eps"] > 0)
+    tasks = sorted(set(rows["task"][own]))
+    scores = np.full((len(tasks), len(seeds), len(attacks), len(budgets)), np.nan)
+    missing = np.ones(scores.shape, bool)
+    at_task = {task: i for i, task in enumerate(tasks)}
+    at_attack = {attack: i for i, attack in enumerate(attacks)}
+    at_seed, at_budget = np.searchsorted(seeds, rows["seed"]), np.searchsorted(budgets, rows["eps"])
+    kinds, score, scale = _attacks(rows), episode_returns(rows) / rows["max_return"], np.ones(len(tasks))
+    for i in np.flatnonzero(clean | attacked):
+        task = at_task[rows["task"][i]]
+        which: Any = slice(None) if clean[i] else at_attack[kinds[i]]
+        cell = (task, at_seed[i], which, 0 if clean[i] else at_budget[i])
+        scores[cell], missing[cell], scale[task] = score[i], False, rows["max_return"][i]
+    labels = tuple(_optimizer(attack, attacks) for attack in attacks)
+    return Block(victim, mode, tuple(tasks), tuple(attacks), labels, budgets, scale, scores, missing)
+
+
+def _optimizer(attack: Attack, attacks: Iterable[Attack]) -> str:
+    """Return the label of the attack's optimizer, with its latent noise where only that tells two attacks apart."""
+    label = optimizer_label(attack.optimizer, attack.steps)
+    twins = [other for other in attacks if other[:3] == attack[:3]]
+    return label if len(twins) == 1 else f"{label}, {attack.noise} noise"

@@ -1,0 +1,252 @@
+"""The closed loop: one agent step under attack, and the driver that steps environments on the host around it.
+
+An agent step is made of a few compiled parts. What decides the trajectory (`begin`, `embed`, `respond`) is the same
+executable in every cell of the same batch size, attacked or not: a zero budget gives the clean trajectory bit for bit.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from wmjax.attacks.attack import Attack, Draw, Perturbed, Threat, attacker_noise, draw, perturb
+from wmjax.attacks.objectives import drift, losses
+from wmjax.core.distributions import OneHot
+from wmjax.envs.host import HostEnv
+from wmjax.victims.base import Belief, Embedding, Internals, Params, Prediction, Victim
+
+MEANS = (
+    "action_change",
+    "policy_kl",
+    "entropy_clean",
+    "entropy_adv",
+    "value_clean",
+    "value_adv",
+    "drift_z",
+    "drift_h",
+    "post_prior_kl",
+    "loss_first",
+    "loss_last",
+    "zero_grad",
+    "saturated",
+)
+"""Diagnostics of an attacked frame that an episode averages; `max_delta` is their only maximum. See grid/rows.py."""
+
+
+@struct.dataclass
+class AgentState:
+    """What the agent carries from one agent step to the next."""
+
+    belief: Belief
+    action: jax.Array  #: [B, A] the action taken last; zero before the first
+
+
+@struct.dataclass
+class Step:
+    """One agent step of a batch."""
+
+    state: AgentState
+    seen: jax.Array  #: [B, H, W, C] the image that the agent saw, in [0, 1]
+    nan: jax.Array  #: [B] the policy was not finite, and the zero action taken instead
+    diagnostics: dict[str, jax.Array] | None  #: [B] each, see MEANS; None where the frame was not attacked
+
+
+def initial_state(victim: Victim, batch: int) -> AgentState:
+    """Return the state before an episode's first image."""
+    return AgentState(victim.initial(batch), jnp.zeros((batch, victim.action_size)))
+
+
+def agent_step(
+    victim: Victim,
+    attack: Attack,
+    params: Params,
+    state: AgentState,
+    image: jax.Array,
+    keys: jax.Array,
+    attack_keys: jax.Array,
+    threat: Threat,
+    t: jax.Array,
+    *,
+    attacked: bool,
+) -> Step:
+    """Perturb the frame if `attacked`, show it to the agent, and let it act with the mode of its policy.
+
+    `image` is uint8 [B, H, W, C]. `keys` [B] drive the agent's latent sampling and `attack_keys` [B] the attacker; both
+    are an episode's, and folded with the time `t`.
+    """
+    prediction, noise, clean_image = _begin(victim, params, state, image, keys, t)
+    clean_embedding = _embed(victim, params, clean_image)
+    clean_state, clean, clean_nan = _respond(victim, params, prediction, clean_embedding, noise)
+    if not attacked:
+        return Step(clean_state, clean_image, clean_nan, None)
+    drawn = _draw(victim, attack_keys, t)
+    perturbed = _perturb(attack, victim, params, prediction, clean_embedding, clean_image, noise, drawn, threat)
+    embedding = _embed(victim, params, perturbed.image)
+    new_state, adv, nan = _respond(victim, params, prediction, embedding, noise)
+    diagnostics = _judge(
+        attack, victim, params, prediction, clean_embedding, embedding, noise, drawn, threat, clean, adv, clean_image, perturbed
+    )
+    return Step(new_state, perturbed.image, nan, diagnostics)
+
+
+@partial(jax.jit, static_argnums=0)
+def _begin(
+    victim: Victim, params: Params, state: AgentState, image: jax.Array, keys: jax.Array, t: jax.Array
+) -> tuple[Prediction, jax.Array, jax.Array]:
+    """Return what does not depend on the attack: the prediction, the agent's Gumbel noise, the image in [0, 1]."""
+    noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, t), victim.latent_shape))(keys)
+    return victim.predict(params, state.belief, state.action), noise, image.astype(jnp.float32) / 255.0
+
+
+@partial(jax.jit, static_argnums=0)
+def _embed(victim: Victim, params: Params, image: jax.Array) -> Embedding:
+    return victim.embed(params, image)
+
+
+@partial(jax.jit, static_argnums=0)
+def _respond(
+    victim: Victim, params: Params, prediction: Prediction, embedding: Embedding, noise: jax.Array
+) -> tuple[AgentState, Internals, jax.Array]:
+    """Return the agent's next state, its internals, and whether its policy was not finite."""
+    belief, internals = victim.update(params, prediction, embedding, noise)
+    action = internals.policy.mode()
+    nan = ~jnp.all(jnp.isfinite(action), axis=-1)
+    return AgentState(belief, jnp.where(nan[:, None], 0.0, action)), internals, nan
+
+
+@partial(jax.jit, static_argnums=0)
+def _draw(victim: Victim, keys: jax.Array, t: jax.Array) -> Draw:
+    return draw(victim, jax.vmap(lambda key: jax.random.fold_in(key, t))(keys))
+
+
+_perturb = jax.jit(perturb, static_argnums=(0, 1))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _judge(
+    attack: Attack,
+    victim: Victim,
+    params: Params,
+    prediction: Prediction,
+    clean_embedding: Embedding,
+    embedding: Embedding,
+    noise: jax.Array,
+    drawn: Draw,
+    threat: Threat,
+    clean: Internals,
+    adv: Internals,
+    image: jax.Array,
+    perturbed: Perturbed,
+) -> dict[str, jax.Array]:
+    """Return the diagnostics [B] of an attacked frame: `clean` and `adv` are the agent's own two responses to it."""
+    clean_noise, adv_noise = attacker_noise(attack, noise, drawn)
+    _, aimed_from = victim.update(params, prediction, clean_embedding, clean_noise)
+    _, aimed_at = victim.update(params, prediction, embedding, adv_noise)
+    drift_z, drift_h = drift(clean, adv)
+    inside = (image > 0) & (image < 1)
+    edge = (perturbed.image <= 0) | (perturbed.image >= 1)
+    posterior, prior = OneHot.unimix(adv.post_logits), OneHot.unimix(adv.prior_logits)
+    return {
+        "action_change": jnp.sum(jnp.abs(adv.policy.mode() - clean.policy.mode()), axis=-1),
+        "policy_kl": clean.policy.kl(adv.policy),
+        "entropy_clean": clean.policy.entropy(),
+        "entropy_adv": adv.policy.entropy(),
+        "value_clean": clean.value,
+        "value_adv": adv.value,
+        "drift_z": drift_z,
+        "drift_h": drift_h,
+        "post_prior_kl": jnp.sum(posterior.kl(prior), axis=-1),
+        "loss_first": perturbed.loss_first,
+        "loss_last": jnp.sum(threat.weights * losses(aimed_from, aimed_at), axis=-1),
+        "zero_grad": perturbed.zero_grad,
+        "saturated": jnp.mean((inside & edge).astype(jnp.float32), axis=(1, 2, 3)),
+        "max_delta": jnp.max(jnp.abs(perturbed.image - image), axis=(1, 2, 3)),
+    }
+
+
+@dataclass
+class Trace:
+    """One episode frame by frame, for videos and inspection."""
+
+    frames: np.ndarray  #: uint8 [T, H, W, C], what the camera saw
+    seen: np.ndarray  #: uint8 [T, H, W, C], what the agent saw, rounded
+    reward: np.ndarray  #: float32 [T]
+    action: np.ndarray  #: float32 [T, A]
+
+
+@dataclass
+class Rollout:
+    """The outcome of a batch of episodes."""
+
+    returns: np.ndarray  #: float64 [B], NaN where `nan`
+    nan: np.ndarray  #: bool [B], a non-finite action or physics state appeared
+    diagnostics: dict[str, np.ndarray]  #: float32 [B] each: means over attacked frames, NaN without any
+    traces: dict[int, Trace] = field(default_factory=dict)  #: by position in the batch
+
+
+def host(
+    victim: Victim,
+    params: Params,
+    env: HostEnv,
+    attack: Attack,
+    threat: Threat,
+    mask: np.ndarray,
+    *,
+    seeds: Sequence[int],
+    keys: jax.Array,
+    attack_keys: jax.Array,
+    record: Sequence[int] = (),
+    on_step: Callable[[int], None] = lambda t: None,
+) -> Rollout:
+    """Run one episode a seed in `env`, on the device that holds `params`, attacking where `mask` [T] is set.
+
+    `keys` and `attack_keys` [B] are consumed. Episodes at the positions `record` come back frame by frame. `on_step` is
+    called before every agent step, and may raise to stop.
+    """
+    batch = len(seeds)
+    (device,) = jax.tree.leaves(params)[0].devices()
+    place = partial(jax.device_put, device=device)
+    state, keys, attack_keys, threat = place((initial_state(victim, batch), keys, attack_keys, threat))
+    totals: dict[str, jax.Array] = {}
+    frames: list[tuple[np.ndarray, ...]] = []
+    returns, nan = np.zeros(batch), np.zeros(batch, bool)
+
+    env_state = env.reset(seeds)
+    for t, attacked in enumerate(mask):
+        on_step(t)
+        image = env.image(env_state)
+        step = agent_step(
+            victim, attack, params, state, place(image), keys, attack_keys, threat, np.int32(t), attacked=bool(attacked)
+        )
+        state = step.state
+        action = np.asarray(state.action)
+        env_state = env.step(env_state, action)
+        returns += env_state.reward
+        nan |= np.asarray(step.nan) | env_state.nan
+        if step.diagnostics is not None:
+            totals = _accumulate(totals, step.diagnostics) if totals else step.diagnostics
+        if record:
+            seen = np.asarray(jnp.round(step.seen * 255).astype(jnp.uint8))
+            frames.append((image, seen, env_state.reward, action))
+
+    attacks = int(np.sum(mask))
+    diagnostics = {name: np.full(batch, np.nan, np.float32) for name in (*MEANS, "max_delta")}
+    for name, total in totals.items():
+        diagnostics[name] = np.asarray(total if name == "max_delta" else total / attacks, np.float32)
+    return Rollout(
+        returns=np.where(nan, np.nan, returns),
+        nan=nan,
+        diagnostics=diagnostics,
+        traces={i: Trace(*(np.stack([part[i] for part in parts]) for parts in zip(*frames, strict=True))) for i in record},
+    )
+
+
+@jax.jit
+def _accumulate(totals: dict[str, jax.Array], new: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    return {
+        name: jnp.maximum(total, new[name]) if name == "max_delta" else total + new[name] for name, total in totals.items()
+    }

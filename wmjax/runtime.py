@@ -1,0 +1,39 @@
+"""How JAX is set up on this machine: the compilation cache, and one single-threaded CPU device a core."""
+
+import os
+from pathlib import Path
+
+
+def cache_dir() -> Path:
+    """Return the folder of compiled programs: `WMJAX_CACHE`, else `wmjax` in the user's cache folder."""
+    if "WMJAX_CACHE" in os.environ:
+        return Path(os.environ["WMJAX_CACHE"]).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")).expanduser() / "wmjax"
+
+
+def use_compilation_cache() -> None:
+    """Keep compiled programs on disk, where they are found by the next process."""
+    import jax
+
+    folder = cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return  # a read-only home only costs compile time; `wmjax doctor` reports it
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def use_all_cores() -> None:
+    """Give JAX one CPU device a core, each single-threaded: independent programs scale where threads do not.
+
+    Takes effect only before JAX's first computation; flags that the user has set are kept.
+    """
+    cores = len(os.sched_getaffinity(0))
+    wanted = {
+        "--xla_force_host_platform_device_count": str(cores),
+        "--xla_cpu_multi_thread_eigen": "false",
+    }
+    flags = os.environ.get("XLA_FLAGS", "")
+    missing = [f"{flag}={value}" for flag, value in wanted.items() if flag not in flags]
+    os.environ["XLA_FLAGS"] = " ".join([flags, *missing]).strip()

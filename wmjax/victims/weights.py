@@ -1,0 +1,137 @@
+"""The weight file: safetensors with one JSON card that says what the agent is and where it came from."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import cattrs
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+import wmjax
+from wmjax.core.errors import InputError
+from wmjax.victims.base import Params
+from wmjax.victims.dreamer import AGENTS, Dreamer
+
+FORMAT = "wmjax-victim-1"
+_LARGEST_SIZE = 1 << 17
+_MOST_LAYERS = 32
+
+_TRAINING_ONLY = ("ema_encoder", "ema_obs_proj", "feat_proj", "obs_proj", "projector", "prototypes", "return_ema")
+"""Parts that no inference reads; kept so that converting loses nothing."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a weight file says of itself."""
+
+    victim: Dreamer
+    task: str | None  #: what it was trained on, e.g. `dmc_walker_walk`
+    action_repeat: int
+    source: str  #: file name of the checkpoint it was converted from
+    source_sha256: str
+    converter: str = wmjax.__version__
+
+
+def write(path: Path, card: Card, flat: Mapping[str, np.ndarray]) -> None:
+    """Write `flat` (names as `rssm/prior/out/kernel`) and `card` to `path`, whole or not at all; same input, same bytes."""
+    # One metadata entry: the library does not keep the order of several.
+    text = json.dumps({"format": FORMAT, **asdict(card)}, sort_keys=True)
+    data = safetensors.numpy.save(dict(flat), metadata={"wmjax": text})
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def read(path: Path) -> tuple[Card, Params]:
+    """Return the card and the weights (nested dict of float32 arrays) of a weight file.
+
+    Raises InputError where the file is missing, is not one of ours, or its tensors do not fit its card.
+    """
+    card = read_card(path)
+    flat = safetensors.numpy.load_file(path)
+    check_tree(flat, card.victim, str(path))
+    return card, jax.tree.map(jnp.asarray, unflatten_dict(flat, sep="/"))
+
+
+def read_card(path: Path) -> Card:
+    """Return the card alone; raises InputError where the file is missing or not one of ours."""
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            card = json.loads((file.metadata() or {})["wmjax"])
+        if card.pop("format") != FORMAT:
+            raise InputError(f"{path}: written by another version of wmjax; convert the checkpoint again")
+        card = cattrs.Converter(forbid_extra_keys=True).structure(card, Card)
+        _check_sizes(card.victim)
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except Exception:
+        raise InputError(f"{path}: not an agent converted by wmjax; `wmjax convert` makes one from latest.pt") from None
+    return card
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def template(victim: Dreamer) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every weight that inference reads, by name."""
+    tree = jax.eval_shape(victim.init, jax.random.key(0))
+    return {name: leaf.shape for name, leaf in flatten_dict(tree, sep="/").items()}
+
+
+def check_tree(flat: Mapping[str, np.ndarray], victim: Dreamer, where: str) -> None:
+    """Raise InputError, naming `where` and the tensors, unless `flat` is float32, finite, and fits the victim's sizes."""
+    shapes = template(victim)
+    extra = {name for name in flat if name.split("/")[0] not in _TRAINING_ONLY}
+    for what, names in (("missing", shapes.keys() - extra), ("unknown", extra - shapes.keys())):
+        if names:
+            raise InputError(f"{where}: {what} weights: {listed(names)}")
+    for name, array in flat.items():
+        expected = shapes.get(name, array.shape)
+        if array.shape != expected or array.dtype != np.float32:
+            raise InputError(f"{where}: {name} is {array.dtype}{list(array.shape)}, expected float32{list(expected)}")
+        if not np.isfinite(array).all():
+            raise InputError(f"{where}: {name} holds NaN or infinite values")
+
+
+def _check_sizes(victim: Dreamer) -> None:
+    sizes = [value for value in asdict(victim).values() if isinstance(value, int)]
+    layers = [getattr(victim, name) for name in asdict(victim) if name.endswith("_layers")]
+    sound = (
+        victim.agent in AGENTS
+        and 1 <= len(victim.depths) <= _MOST_LAYERS
+        and all(0 <= size <= _LARGEST_SIZE for size in (*sizes, *victim.depths))
+        and max(layers) <= _MOST_LAYERS
+    )
+    if not sound:
+        raise ValueError("impossible sizes")
+
+
+def listed(names: Any, most: int = 12) -> str:
+    """Return names, sorted and comma-separated; past `most` of them a count."""
+    names = sorted(map(str, names))
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,52 @@
+"""Agents by name or path. A shipped agent is a weight file and its card, side by side in `agents/`."""
+
+from pathlib import Path
+
+from wmjax.core.errors import unknown_name
+from wmjax.victims.base import Params
+from wmjax.victims.dreamer import Dreamer
+from wmjax.victims.weights import Card, read, read_card
+
+_AGENTS = Path(__file__).parent / "agents"
+
+
+def names() -> list[str]:
+    """Return the names of the shipped agents, sorted."""
+    return sorted(path.stem for path in _AGENTS.glob("*.safetensors"))
+
+
+def locate(name_or_path: str | Path) -> Path:
+    """Return the weight file of a shipped agent, or the path itself; raises InputError for an unknown name."""
+    path = Path(name_or_path)
+    if path.suffix == ".safetensors" or len(path.parts) > 1:
+        return path
+    if str(name_or_path) not in names():
+        raise unknown_name("agent", str(name_or_path), [*names(), "or a path that ends in .safetensors"])
+    return _AGENTS / f"{path}.safetensors"
+
+
+def card(name_or_path: str | Path) -> Card:
+    """Return what the weight file says of itself; raises InputError as `load` does."""
+    return read_card(locate(name_or_path))
+
+
+def description(name: str) -> str:
+    """Return the Markdown card of a shipped agent: training, returns, caveats."""
+    return locate(name).with_suffix(".md").read_text()
+
+
+def load(name_or_path: str | Path) -> tuple[Dreamer, Params]:
+    """Return (victim, params): the agent's sizes with its functions, and its weights as a pytree of float32 arrays.
+
+    Raises InputError for an unknown name (the message lists the known ones), a missing file, or one that is not ours.
+    """
+    found, params = read(locate(name_or_path))
+    return found.victim, params
+
+
+def caveat(name_or_path: str | Path) -> str | None:
+    """Return the quoted warning on a shipped agent's card, what its results must not be used for; None without one."""
+    path = locate(name_or_path).with_suffix(".md")
+    if path.parent != _AGENTS:
+        return None
+    return " ".join(line[1:].strip() for line in path.read_text().splitlines() if line.startswith(">")) or None
