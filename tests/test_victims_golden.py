@@ -57,6 +57,10 @@ def agent_step(victim, params, belief, action, image, gumbel):
     return embedding, *victim.update(params, prediction, embedding, gumbel)
 
 
+def scan(step, params, start, xs):
+    return jax.jit(lambda params, start, xs: jax.lax.scan(partial(step, params), start, xs))(params, start, xs)
+
+
 def ambiguous(logits, gumbel):
     """Where the two best scores of a latent are too close for rounding to tell which one wins, [..., G]."""
     scores = np.asarray(OneHot.unimix(jnp.asarray(logits)).log_probs)
@@ -71,7 +75,7 @@ def same_classes(got, want, close):
     assert (got.sum(-1) == 1).all()
     different = (got != want).any(-1)
     assert not (different & ~close).any()
-    assert close.mean() <= 1e-3
+    assert close.sum() <= 1
     return ~different.any(-1)
 
 
@@ -124,7 +128,6 @@ def test_heads(golden, agrees, name):
     agrees("reward", reward.mean(), want("reward")[:, 0])
     agrees("cont logit", cont.logit, want("cont_logit")[:, 0])
     agrees("cont prob", cont.prob(), want("cont_prob")[:, 0])
-    # The raw outputs behind mean and std, undone from them.
     m, s = np.split(want("actor_raw"), 2, axis=-1)
     agrees("actor raw mean", policy.mean, np.tanh(m))
     agrees("actor raw std", policy.std, 0.9 / (1 + np.exp(-s - 2)) + 0.1)
@@ -164,14 +167,14 @@ def test_whole_rollout_in_a_scan(golden, agrees, name):
     inputs = [pixels(arrays["roll/image"]), arrays["roll/action"], arrays["roll/is_first"]]
     steps = [x.swapaxes(0, 1) for x in inputs]
 
-    def step(belief, x):
+    def step(params, belief, x):
         image, action, first, gumbel = x
         belief, action = restart(first, (belief, action))
         _, belief, internals = agent_step(victim, params, belief, action, image, gumbel)
         return belief, (belief, internals.value)
 
     gumbel = None if name == "rollmode" else arrays["roll/gumbel_post"]
-    _, (beliefs, values) = jax.jit(partial(jax.lax.scan, step))(start, (*steps, gumbel))
+    _, (beliefs, values) = scan(step, params, start, (*steps, gumbel))
     np.testing.assert_array_equal(np.swapaxes(beliefs.stoch, 0, 1), arrays[f"{name}/stoch"])
     agrees("scan deter", np.swapaxes(beliefs.deter, 0, 1), arrays[f"{name}/deter"])
     agrees("scan value", np.swapaxes(values, 0, 1), arrays[f"{name}/value"][..., 0])
@@ -181,7 +184,7 @@ def test_closed_loop(golden, agrees):
     """The agent acts: from the zero state, with its own mode actions fed back."""
     victim, params, arrays = golden
 
-    def step(carry, x):
+    def step(params, carry, x):
         image, first, gumbel = x
         _, belief, internals = agent_step(victim, params, *restart(first, carry), image, gumbel)
         action = internals.policy.mode()
@@ -189,7 +192,7 @@ def test_closed_loop(golden, agrees):
 
     start = victim.initial(3), jnp.zeros((3, victim.action_size))
     images, first = (arrays[f"roll/{key}"].swapaxes(0, 1) for key in ("image", "is_first"))
-    (belief, _), actions = jax.jit(partial(jax.lax.scan, step))(start, (pixels(images), first, arrays["act/gumbel"]))
+    (belief, _), actions = scan(step, params, start, (pixels(images), first, arrays["act/gumbel"]))
     agrees("act action", np.swapaxes(actions, 0, 1), arrays["act/action"])
     agrees("act deter", belief.deter, arrays["act/final_deter"])
     np.testing.assert_array_equal(belief.stoch, arrays["act/final_stoch"])
@@ -204,5 +207,5 @@ def test_imagination(golden, agrees):
     action = flat(arrays["imag/action"])
     belief = jax.jit(victim.imagine)(params, start, action, gumbel)
     agrees("imagined deter", belief.deter, flat(stored.deter))
-    close = ambiguous(victim.predict(params, start, action).prior_logits, gumbel)
+    close = ambiguous(jax.jit(victim.predict)(params, start, action).prior_logits, gumbel)
     same_classes(belief.stoch, flat(stored.stoch), close)

@@ -174,7 +174,7 @@ class Trace:
 
     frames: np.ndarray  #: uint8 [T, H, W, C], what the camera saw
     seen: np.ndarray  #: uint8 [T, H, W, C], what the agent saw, rounded
-    reward: np.ndarray  #: float32 [T]
+    reward: np.ndarray  #: float64 [T]
     action: np.ndarray  #: float32 [T, A]
 
 
@@ -212,7 +212,7 @@ def host(
     place = partial(jax.device_put, device=device)
     state, keys, attack_keys, threat = place((initial_state(victim, batch), keys, attack_keys, threat))
     totals: dict[str, jax.Array] = {}
-    frames: list[tuple[np.ndarray, ...]] = []
+    kept, frames = list(record), []
     returns, nan = np.zeros(batch), np.zeros(batch, bool)
 
     env_state = env.reset(seeds)
@@ -229,9 +229,9 @@ def host(
         nan |= np.asarray(step.nan) | env_state.nan
         if step.diagnostics is not None:
             totals = _accumulate(totals, step.diagnostics) if totals else step.diagnostics
-        if record:
+        if kept:
             seen = np.asarray(jnp.round(step.seen * 255).astype(jnp.uint8))
-            frames.append((image, seen, env_state.reward, action))
+            frames.append([part[kept] for part in (image, seen, env_state.reward, action)])
 
     attacks = int(np.sum(mask))
     diagnostics = {name: np.full(batch, np.nan, np.float32) for name in (*MEANS, "max_delta")}
@@ -241,7 +241,7 @@ def host(
         returns=np.where(nan, np.nan, returns),
         nan=nan,
         diagnostics=diagnostics,
-        traces={i: Trace(*(np.stack([part[i] for part in parts]) for parts in zip(*frames, strict=True))) for i in record},
+        traces={i: Trace(*(np.stack(parts)[:, n] for parts in zip(*frames, strict=True))) for n, i in enumerate(kept)},
     )
 
 

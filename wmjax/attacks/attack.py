@@ -96,6 +96,28 @@ def attacker_noise(attack: Attack, noise: jax.Array, drawn: Draw) -> tuple[jax.A
             return noise, drawn.gumbel
 
 
+def attacker_loss(
+    attack: Attack,
+    victim: Victim,
+    params: Params,
+    prediction: Prediction,
+    embedding: Embedding,
+    noise: jax.Array,
+    drawn: Draw,
+    threat: Threat,
+) -> Callable[[jax.Array], jax.Array]:
+    """Return what `perturb`, with the same arguments, maximises: a function of the image, [B, H, W, C] -> [B]."""
+    clean_noise, adv_noise = attacker_noise(attack, noise, drawn)
+    _, clean = victim.update(params, prediction, embedding, clean_noise)
+    clean = jax.lax.stop_gradient(clean)
+
+    def loss(image: jax.Array) -> jax.Array:
+        _, adv = victim.update(params, prediction, victim.embed(params, image), adv_noise)
+        return jnp.sum(threat.weights * losses(clean, adv), axis=-1)
+
+    return loss
+
+
 def perturb(
     attack: Attack,
     victim: Victim,
@@ -112,14 +134,7 @@ def perturb(
     `embedding` is that of the clean image, `noise` [B, G, K] the Gumbel draw with which the agent will act, `drawn` the
     attacker's own. Nothing here depends on how examples are batched.
     """
-    clean_noise, adv_noise = attacker_noise(attack, noise, drawn)
-    _, clean = victim.update(params, prediction, embedding, clean_noise)
-    clean = jax.lax.stop_gradient(clean)
-
-    def loss(x: jax.Array) -> jax.Array:
-        _, adv = victim.update(params, prediction, victim.embed(params, x), adv_noise)
-        return jnp.sum(threat.weights * losses(clean, adv), axis=-1)
-
+    loss = attacker_loss(attack, victim, params, prediction, embedding, noise, drawn, threat)
     bounds = ball(image, threat.eps)
     start = project(bounds, image + threat.start[:, None, None, None] * drawn.start)
     return maximise(loss, attack.optimizer, bounds, threat.eps, start)

@@ -68,5 +68,8 @@ class Env(Protocol):
     def step(self, state: Any, action: np.ndarray) -> Any:
         """Apply `action` [B, A] in [-1, 1] for `action_repeat` environment steps; `reward` [B] is their sum."""
 
+    def state_at(self, qpos: Any, qvel: Any, geom_size: Any = None, geom_pos: Any = None) -> Any:
+        """Start B episodes in given physics states, qpos [B, nq] and qvel [B, nv], with given geoms [B, ngeom, 3]."""
+
     def image(self, state: Any) -> np.ndarray:
         """Return the frames [B, H, W, 3], uint8."""

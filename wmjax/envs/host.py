@@ -69,7 +69,7 @@ class HostEnv:
         seeds = np.asarray(seeds)
         if seeds.shape != (self.batch,) or seeds.dtype.kind not in "iu" or seeds.min() < 0 or seeds.max() >= 2**32:
             raise InputError(f"seeds must be {self.batch} integers in [0, 2**32), not {seeds!r}")
-        return self._start("reset", seed=seeds.astype(np.int64))
+        return self._call("reset", 0, seed=seeds.astype(np.int64))
 
     def state_at(
         self,
@@ -94,7 +94,7 @@ class HostEnv:
                 raise InputError(f"{name} must have a first axis of {self.batch}, not shape {values.shape}")
             if not np.isfinite(values).all():
                 raise InputError(f"{name} has values that are not finite")
-        return self._start("place", **arrays)
+        return self._call("place", 0, **arrays)
 
     def step(self, state: HostState, action: Any) -> HostState:
         """Apply `action` [B, A], in [-1, 1], for the task's action repeat.
@@ -125,9 +125,6 @@ class HostEnv:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _start(self, method: str, **arrays: np.ndarray) -> HostState:
-        return self._call(method, 0, **arrays)
 
     def _call(self, method: str, steps: int, **arrays: np.ndarray) -> HostState:
         if not self._stop.alive:

@@ -75,15 +75,14 @@ class Episode:
 class Worker:
     """The episodes of this process (n of them) and their last good frames; one method a call of the protocol."""
 
-    def __init__(self, task: str, gl: str) -> None:
-        """`task` is a task's name, `gl` the value of MUJOCO_GL, empty for any back end."""
-        from wmjax.render.gl import Renderer, backends
+    def __init__(self, task: str, backend: str) -> None:
+        """Compile one episode of `task` and open the GL context with `backend`."""
+        from wmjax.render.gl import Renderer
 
         self.spec = base.spec(task)
         self.episodes = [Episode(self.spec)]
-        self.renderer = Renderer(
-            self.episodes[0].model, size=self.spec.image_size, camera=self.spec.camera, candidates=backends(gl)
-        )
+        model = self.episodes[0].model
+        self.renderer = Renderer(model, backend, size=self.spec.image_size, camera=self.spec.camera)
         self.frames = np.zeros((0, 0, 0, 3), np.uint8)
 
     def reset(self, seed: np.ndarray) -> dict[str, np.ndarray]:
@@ -100,9 +99,8 @@ class Worker:
         known = {"qpos": (model.nq,), "qvel": (model.nv,)} | {name: getattr(model, name).shape for name in geometry}
         for name, values in {"qpos": qpos, "qvel": qvel, **geometry}.items():
             if values.shape[1:] != known[name]:
-                raise InputError(
-                    f"{name} of {self.spec.task} has shape [B, *{values.shape[1:]}], not [B, *{known[name]}]"
-                )
+                wanted = (len(qpos), *known[name])
+                raise InputError(f"{name} of {self.spec.task} must have shape {wanted}, not {values.shape}")
         for i, episode in enumerate(self.episodes):
             episode.place(qpos[i], qvel[i], {name: values[i] for name, values in geometry.items()})
         return self._answer(np.zeros(len(qpos)))
@@ -130,14 +128,17 @@ def main() -> None:
     calls = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what C libraries print must not end up among the messages
-    gl = os.environ.get("MUJOCO_GL", "")
-    os.environ["MUJOCO_GL"] = "disabled"  # dm_control and mujoco read it when imported: neither is to open a context
-    worker = None
+    failure: Exception | None = None
+    try:
+        worker = _start(sys.argv[1], answers.fileno())
+    except Exception as error:
+        failure = error
     try:
         while True:
             call, arrays = pipe.receive(calls)
             try:
-                worker = worker or Worker(sys.argv[1], gl)
+                if failure is not None:
+                    raise failure
                 result = getattr(worker, call["method"])(**arrays)
             except InputError as error:
                 pipe.send(answers, {"input": str(error)}, {})
@@ -147,6 +148,22 @@ def main() -> None:
                 pipe.send(answers, {}, result)
     except (EOFError, BrokenPipeError):
         os._exit(0)  # the parent is gone; without teardown, in which OSMesa would complain
+
+
+def _start(task: str, output: int) -> Worker:
+    """Return the worker, with MUJOCO_GL's back end or else the first that works; `output` takes the answers."""
+    wanted = os.environ.get("MUJOCO_GL", "")
+    os.environ["MUJOCO_GL"] = "disabled"  # dm_control and mujoco read it when imported: neither is to open a context
+    from wmjax.render.gl import candidates
+
+    first, *others = candidates(wanted)
+    try:
+        return Worker(task, first)
+    except InputError:
+        if not others:
+            raise
+        os.dup2(output, 1)
+        os.execve(sys.executable, sys.orig_argv, os.environ | {"MUJOCO_GL": others[0]})
 
 
 if __name__ == "__main__":

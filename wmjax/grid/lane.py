@@ -47,7 +47,9 @@ class Lane:
         names = [episode.objective for episode in padded]
         optim = optimizer(first.optimizer, first.steps) if first.steps else NO_STEPS
         attack = Attack(optim) if first.noise == "none" else Attack(optim, first.noise)
-        masked = np.zeros(chunk.episode_steps, bool) if first.objective == "clean" else mask(first.mode, chunk.episode_steps)
+        masked = (
+            np.zeros(chunk.episode_steps, bool) if first.objective == "clean" else mask(first.mode, chunk.episode_steps)
+        )
         kept = [i for i, episode in enumerate(chunk.episodes) if record(episode)]
         start = time.perf_counter()
         result = rollout.host(
@@ -117,7 +119,15 @@ def _keys(names: list[Any]) -> jax.Array:
 
 
 def _trace_name(episode: Episode) -> str:
-    parts = (episode.victim, episode.task, episode.objective, episode.optimizer, episode.mode, episode.eps, episode.seed)
+    parts = (
+        episode.victim,
+        episode.task,
+        episode.objective,
+        episode.optimizer,
+        episode.mode,
+        episode.eps,
+        episode.seed,
+    )
     return "__".join(map(str, parts))
 
 

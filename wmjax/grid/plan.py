@@ -13,8 +13,10 @@ from wmjax.grid.rows import SCHEMA_VERSION
 from wmjax.grid.spec import Study
 from wmjax.victims.weights import Card
 
+_MOST_EPISODES = 1_000_000  # memory for a million is about 1 GB; their results would be files by the hundred thousand
 
-@dataclass(frozen=True, order=True)
+
+@dataclass(frozen=True, order=True, slots=True)
 class Episode:
     """One episode of one cell: the columns of a row that name it."""
 
@@ -57,9 +59,9 @@ class Chunk:
 def episodes(study: Study, cards: Mapping[str, Card]) -> list[Episode]:
     """Return every episode of the study, each once: the clean ones, and every attacked cell.
 
-    `cards` are the victims' by name. Raises InputError where a victim fits no task of the study.
+    `cards` are the victims' by name. Raises InputError where a victim fits no task of the study, or a task no victim,
+    or for more than a million episodes.
     """
-    found = []
     budgets = [eps for eps in study.budgets if eps > 0]
     attacks = [
         (objective, name, optimizer(name, study.steps if name == "pgd" else None).steps, study.noise)
@@ -69,11 +71,17 @@ def episodes(study: Study, cards: Mapping[str, Card]) -> list[Episode]:
     ]
     if "random" in study.objectives:
         attacks.append(("random", "none", 0, "none"))
-    for victim, card in cards.items():
-        for task, seed in product(_tasks(study, victim, card), study.seeds):
-            found.append(Episode(victim, task, "clean", "none", 0, "none", "none", 0.0, seed))
-            for attack, mode, eps in product(attacks, study.modes, budgets):
-                found.append(Episode(victim, task, *attack, mode, eps, seed))
+    pairs = [(victim, task) for victim, card in cards.items() for task in _tasks(study, victim, card)]
+    if idle := set(study.tasks) - {task for _, task in pairs}:
+        raise InputError(f"tasks: no victim of the study was trained on {', '.join(sorted(idle))}")
+    count = len(pairs) * len(study.seeds) * (1 + len(attacks) * len(study.modes) * len(budgets))
+    if count > _MOST_EPISODES:
+        raise InputError(f"the study has {count} episodes; at most {_MOST_EPISODES}, so split it up")
+    found = []
+    for (victim, task), seed in product(pairs, study.seeds):
+        found.append(Episode(victim, task, "clean", "none", 0, "none", "none", 0.0, seed))
+        for attack, mode, eps in product(attacks, study.modes, budgets):
+            found.append(Episode(victim, task, *attack, mode, eps, seed))
     return found
 
 

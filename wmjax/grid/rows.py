@@ -42,7 +42,11 @@ _COLUMNS: list[tuple[str, pa.DataType, str]] = [
     ("wmjax", pa.string(), "version of wmjax"),
     ("device", pa.string(), "device kind the episode ran on"),
     ("victim_sha256", pa.string(), "hash of the agent's file"),
-    ("wall_s", pa.float32(), "wall time of the episode's chunk divided by its episodes; the one column that two runs differ in"),
+    (
+        "wall_s",
+        pa.float32(),
+        "wall time of the episode's chunk divided by its episodes; the one column that two runs differ in",
+    ),
 ]
 
 SCHEMA = pa.schema(

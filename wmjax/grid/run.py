@@ -67,8 +67,9 @@ def run(
     if not 1 <= batch <= 65536:
         raise InputError(f"batch is {batch}; allowed: 1 to 65536")
     victims = _victims(study)
+    cards = {name: zoo.card(path) for name, path in victims.items()}
     hashes = {name: file_sha256(path) for name, path in victims.items()}
-    chunks = plan(study, {name: zoo.card(path) for name, path in victims.items()}, hashes, batch)
+    chunks = plan(study, cards, hashes, batch)
     notes = tuple(note for note in map(zoo.caveat, victims.values()) if note)
     identity = {"study": asdict(study), "victims": hashes, "batch": batch, "schema": SCHEMA_VERSION}
     manifest = {
@@ -92,8 +93,8 @@ def _victims(study: Study) -> dict[str, Path]:
         path = zoo.locate(given)
         if path.stem in found:
             raise InputError(f"victims: two are called {path.stem}")
-        if len(path.stem) > 100:
-            raise InputError(f"victims: {path.stem[:40]}... is longer than a name can be (100 characters)")
+        if len(os.fsencode(path.stem)) > 100:
+            raise InputError(f"victims: {path.stem[:40]}... is longer than a name can be (100 bytes)")
         found[path.stem] = path
     return found
 
@@ -162,7 +163,7 @@ class _Work:
 
             try:
                 played = lane.play(chunk, self._records, on_step)
-            except _Stopped:
+            except (_Stopped, InputError):  # wrong input, such as MUJOCO_GL, is wrong for every chunk
                 raise
             except Exception:
                 lane.close()

@@ -1,9 +1,8 @@
 """A study: the axes of a grid, read from a TOML file in which nothing unknown or impossible gets by."""
 
-import math
 import re
 import tomllib
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,9 @@ from wmjax.core.errors import InputError, unknown_name
 from wmjax.envs import spec as env_spec
 
 _STUDIES = Path(__file__).parent / "studies"
-_FILE_BYTES = 1 << 20
+_FILE_BYTES = 1 << 16
 _MOST_SEEDS = 100_000
+_MOST_COMPLAINTS = 3
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,11 @@ class Study:
                 raise InputError(f"{axis} is empty; a study needs at least one")
         for axis in ("victims", "objectives", "budgets", "seeds", "optimizers", "modes", "tasks"):
             values = getattr(self, axis)
-            if len(set(values)) < len(values):
-                raise InputError(f"{axis} lists a value twice: {list(values)}")
+            if twice := [value for value, count in Counter(values).items() if count > 1]:
+                raise InputError(f"{axis} lists {twice[0]!r:.80} more than once")
+        for victim in self.victims:
+            if not victim.isprintable():
+                raise InputError(f"victims: {victim!r:.80} is not a name or path; control characters are not allowed")
         for objective in self.objectives:
             if objective not in OBJECTIVES and objective != "random":
                 raise unknown_name("objective", objective, [*OBJECTIVES, "random"])
@@ -71,7 +74,7 @@ class Study:
         for mode in self.modes:
             mask(mode, self.episode_steps)
         if not self.name.replace("-", "").replace("_", "").isalnum() or len(self.name) > 64:
-            raise InputError(f"name is {self.name!r}; allowed: letters, digits, - and _, at most 64")
+            raise InputError(f"name is {self.name!r:.80}; allowed: letters, digits, - and _, at most 64")
 
 
 def read_study(path: str | Path | None = None) -> Study:
@@ -84,7 +87,9 @@ def read_study(path: str | Path | None = None) -> Study:
             data = tomllib.load(file)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:  # wrong TOML, wrong UTF-8, a number of thousands of digits
         raise InputError(f"{path}: not a TOML file ({error!s:.200})") from None
     try:
         return parse_study(data)
@@ -108,7 +113,8 @@ def parse_study(data: dict[str, Any]) -> Study:
     except cattrs.BaseValidationError as error:
         lines = cattrs.transform_error(error, path="", format_exception=lambda exc, _: str(exc))
         # What __post_init__ says names its field itself; what a hook says needs the place behind the @.
-        raise InputError("; ".join(_place_first(line) for line in lines)) from None
+        more = [f"and {len(lines) - _MOST_COMPLAINTS} more"] if len(lines) > _MOST_COMPLAINTS else []
+        raise InputError("; ".join([*map(_place_first, lines[:_MOST_COMPLAINTS]), *more])) from None
 
 
 def _place_first(line: str) -> str:
@@ -121,35 +127,45 @@ def _seed_range(text: str) -> list[int]:
     found = re.fullmatch(r"\s*(\d{1,10})\s*\.\.\s*(\d{1,10})\s*", text)
     first, last = (int(found[1]), int(found[2])) if found else (0, -1)
     if not 0 <= last - first < _MOST_SEEDS:
-        raise InputError(f"seeds is {text!r}; expected a list, or first..last with at most {_MOST_SEEDS} seeds")
+        raise InputError(f"seeds is {text!r:.80}; expected a list, or first..last with at most {_MOST_SEEDS} seeds")
     return list(range(first, last + 1))
 
 
 def _number(value: Any, _: type) -> float:
     if isinstance(value, str) and (found := re.fullmatch(r"\s*(\d{1,9})\s*/\s*([1-9]\d{0,8})\s*", value)):
         return int(found[1]) / int(found[2])
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{value!r:.80} is not a number; write 0.04 or \"8/255\"")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
+        raise ValueError(f"{_shown(value)} is not a number; write 0.04 or \"8/255\"")
     return float(value)
 
 
-def _exactly(kind: type, article: str) -> Callable[[Any, type], Any]:
-    def hook(value: Any, _: type) -> Any:
-        if type(value) is not kind:
-            raise ValueError(f"{value!r:.80} is not {article}")
-        return value
+def _whole(value: Any, _: type) -> int:
+    if type(value) is not int or value.bit_length() > 64:
+        raise ValueError(f"{_shown(value)} is not a whole number below 2^64")
+    return value
 
-    return hook
+
+def _text(value: Any, _: type) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{_shown(value)} is not a text")
+    return value
 
 
 def _list(value: Any, kind: Any) -> tuple:
     if not isinstance(value, list):
-        raise ValueError(f"{value!r:.80} is not a list")
+        raise ValueError(f"{_shown(value)} is not a list")
     return tuple(_CONVERTER.structure(value, list[kind.__args__[0]]))
+
+
+def _shown(value: Any) -> str:
+    try:
+        return f"{value!r:.80}"
+    except (ValueError, RecursionError):  # thousands of digits, or of tables within tables
+        return f"a huge {type(value).__name__}"
 
 
 _CONVERTER = cattrs.Converter()
 _CONVERTER.register_structure_hook(float, _number)
-_CONVERTER.register_structure_hook(int, _exactly(int, "a whole number"))
-_CONVERTER.register_structure_hook(str, _exactly(str, "a text"))
+_CONVERTER.register_structure_hook(int, _whole)
+_CONVERTER.register_structure_hook(str, _text)
 _CONVERTER.register_structure_hook_func(lambda kind: getattr(kind, "__origin__", None) is tuple, _list)

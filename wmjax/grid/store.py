@@ -4,7 +4,6 @@ import fcntl
 import io
 import json
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,15 +36,10 @@ class Store:
         except OSError as error:
             raise InputError(f"{folder}: cannot be written ({error.strerror})") from None
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise InputError(f"{folder}: another process is writing to it") from None
-        before = read_manifest(folder)
-        if before is not None and before.get("identity") != manifest["identity"]:
+            self._claim(manifest)
+        except BaseException:
             self.close()
-            raise InputError(f"{folder}: holds the results of another study; choose another folder")
-        write_atomically(folder / "manifest.json", json.dumps(manifest, indent=2).encode())
+            raise
 
     def __enter__(self) -> "Store":
         return self
@@ -57,17 +51,30 @@ class Store:
         """Release the folder."""
         self._lock.close()
 
-    def finished(self, chunk: str, rows: int) -> bool:
-        """Return whether the chunk's shard is there, whole and readable; one that is not will be written again."""
+    def _claim(self, manifest: Mapping[str, Any]) -> None:
         try:
-            return pq.read_table(self.folder / "rows" / f"{chunk}.parquet", schema=SCHEMA).num_rows == rows
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{self.folder}: another process is writing to it") from None
+        except OSError as error:
+            raise InputError(f"{self.folder}: cannot be locked ({error.strerror})") from None
+        before = read_manifest(self.folder)
+        if before is not None and before.get("identity") != manifest["identity"]:
+            raise InputError(f"{self.folder}: holds the results of another study; choose another folder")
+        write_atomically(self.folder / "manifest.json", json.dumps(manifest, indent=2).encode())
+
+    def finished(self, chunk: str, rows: int) -> bool:
+        """Return whether the chunk's shard is there, whole and of this schema; one that is not will be written again."""
+        try:
+            table = pq.read_table(self.folder / "rows" / f"{chunk}.parquet", page_checksum_verification=True)
         except (OSError, pa.ArrowException):
             return False
+        return table.schema.equals(SCHEMA) and table.num_rows == rows
 
     def write_rows(self, chunk: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write a chunk's rows, and forget that it ever failed."""
         sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), sink)
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), sink, write_page_checksum=True)
         write_atomically(self.folder / "rows" / f"{chunk}.parquet", sink.getvalue())
         (self.folder / "errors" / f"{chunk}.txt").unlink(missing_ok=True)
 
@@ -97,13 +104,18 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def write_atomically(path: Path, data: bytes | memoryview | pa.Buffer) -> None:
-    """Write `path` so that, whatever happens, it holds either nothing new or all of `data`."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    """Write `path` so that, whatever happens, it holds either nothing new or all of `data`.
+
+    Raises InputError where the disk is full or the folder cannot be written. A path has one writer at a time.
+    """
+    # The same name in every run: what a killed one left is written over.
+    temporary = path.with_name(f".{path.name}.part")
     try:
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    finally:
+    except OSError as error:
         temporary.unlink(missing_ok=True)
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from None

@@ -1,5 +1,7 @@
 """Stratified bootstrap over paired seeds: tasks are the strata, one draw of seeds serves all attacks and budgets."""
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -26,8 +28,10 @@ def resampled_means(scores: ArrayLike, rng: np.random.Generator, *, replicates: 
     values = np.asarray(scores, np.float64)
     if values.ndim < 2:
         raise InputError(f"scores must have the axes task and seed first, got shape {values.shape}")
-    tasks = values.shape[0]
-    flat = values.reshape(*values.shape[:2], -1)
+    tasks, seeds, *rest = values.shape
+    if not seeds:
+        return np.full((replicates, tasks, *rest), np.nan)
+    flat = values.reshape(tasks, seeds, math.prod(rest))
     valid = ~np.isnan(flat)
     drawable = valid.any(axis=2)
     amount = drawable.sum(axis=1)
@@ -37,7 +41,7 @@ def resampled_means(scores: ArrayLike, rng: np.random.Generator, *, replicates: 
     total = draws @ np.where(valid, flat, 0.0)
     known = (count > 0) & (valid.sum(axis=1) > 1)[:, None, :]
     means = np.where(known, total / np.maximum(count, 1.0), np.nan)
-    return means.transpose(1, 0, 2).reshape(replicates, tasks, *values.shape[2:])
+    return means.transpose(1, 0, 2).reshape(replicates, tasks, *rest)
 
 
 def interval(replicates: ArrayLike, *, confidence: float = 0.95) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

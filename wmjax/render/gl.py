@@ -2,20 +2,16 @@
 
 import importlib
 import os
-import sys
-from typing import Any
 
 import mujoco
 import numpy as np
 
 from wmjax.core.errors import InputError
-
-BACKENDS = ("egl", "osmesa")
-"""The back ends, in the order in which they are tried. Both work without a display and without a GPU."""
+from wmjax.render import BACKENDS
 
 
-def backends(wanted: str | None) -> tuple[str, ...]:
-    """Return the back ends to try, given the value of MUJOCO_GL: that one, or all if it is not set.
+def candidates(wanted: str) -> tuple[str, ...]:
+    """Return the back ends to try, given the value of MUJOCO_GL: that one, or all if it is empty.
 
     Raises InputError for a value that is not a back end.
     """
@@ -26,36 +22,6 @@ def backends(wanted: str | None) -> tuple[str, ...]:
     return (wanted.lower(),)
 
 
-def open_context(size: int, candidates: tuple[str, ...] = BACKENDS) -> tuple[str, Any]:
-    """Open the process's GL context with the first back end that works; return its name and the context, made current.
-
-    Raises InputError, naming the packages to install, when none works.
-    """
-    failures = []
-    for name in candidates:
-        os.environ["PYOPENGL_PLATFORM"] = name
-        try:
-            context = importlib.import_module(f"mujoco.{name}").GLContext(size, size)
-            context.make_current()
-        except Exception as error:  # a missing library surfaces as one of many types, AttributeError among them
-            failures.append(f"{name}: {type(error).__name__}: {error}")
-            _forget_opengl()
-        else:
-            return name, context
-    raise InputError(
-        f"no OpenGL back end works ({'; '.join(failures)}). On Debian or Ubuntu:"
-        " apt-get install libosmesa6 libegl1 libgl1; then `wmjax doctor` shows what works"
-    )
-
-
-def _forget_opengl() -> None:
-    # PyOpenGL binds to its platform at the first import: the next back end needs a fresh one.
-    for name in [
-        name for name in sys.modules if name.split(".")[0] == "OpenGL" or name in ("mujoco.egl", "mujoco.osmesa")
-    ]:
-        del sys.modules[name]
-
-
 class Renderer:
     """The one GL context of this process, made for one model topology.
 
@@ -63,17 +29,28 @@ class Renderer:
     draws every physics of the same topology: sizes and positions are read from the model given to `render`.
     """
 
-    def __init__(
-        self, model: mujoco.MjModel, *, size: int = 64, camera: int = 0, candidates: tuple[str, ...] = BACKENDS
-    ) -> None:
-        """Open the context. `size` is the frame's height and width in pixels, `camera` a camera id of `model`."""
-        self.backend, self._gl = open_context(size, candidates)
+    def __init__(self, model: mujoco.MjModel, backend: str, *, size: int = 64, camera: int = 0) -> None:
+        """Open the context. `size` is the frame's height and width in pixels, `camera` a camera id of `model`.
+
+        Raises InputError, naming the packages to install, if the back end does not work. What it has loaded by then
+        misleads another one: try that in a fresh process.
+        """
+        os.environ["PYOPENGL_PLATFORM"] = backend
         # A buffer of the frame's own size: the model's 640x480 costs time in every clear, and changes no pixel.
         buffer = model.vis.global_
         full = buffer.offwidth, buffer.offheight
         buffer.offwidth = buffer.offheight = size
-        self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50)
-        buffer.offwidth, buffer.offheight = full
+        try:
+            self._gl = importlib.import_module(f"mujoco.{backend}").GLContext(size, size)
+            self._gl.make_current()
+            self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50)
+        except Exception as error:  # a missing library surfaces as one of many types, AttributeError among them
+            raise InputError(
+                f"the OpenGL back end {backend} does not work ({type(error).__name__}: {error}). On Debian or Ubuntu:"
+                " apt-get install libosmesa6 libegl1 libgl1; then `wmjax doctor` shows what works"
+            ) from error
+        finally:
+            buffer.offwidth, buffer.offheight = full
         _lighten_shadow_map(self._context)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
         self._scene = mujoco.MjvScene(model, maxgeom=1000)
@@ -101,12 +78,12 @@ class Renderer:
 
 
 def _lighten_shadow_map(context: mujoco.MjrContext) -> None:
-    # MuJoCo gives its shadow map a stencil that it never uses; software GL then clears the 2048 x 2048 depths by
-    # read-modify-write. The same 24 bits without the stencil are cleared several times faster and compare the same.
+    # MuJoCo gives its shadow map a stencil that it never uses; Mesa's software driver then clears the 2048 x 2048
+    # depths by read-modify-write. The same 24 bits without the stencil are cleared faster, and compare the same.
     from OpenGL import GL  # type: ignore[import-untyped]
 
     size, texture = context.shadowSize, context.shadowTex
-    if not texture:
+    if not texture or b"llvmpipe" not in GL.glGetString(GL.GL_RENDERER):
         return
     GL.glBindTexture(GL.GL_TEXTURE_2D, texture)
     GL.glTexImage2D(

@@ -5,7 +5,7 @@ from pathlib import Path
 from wmjax.report.curves import draw_curves
 from wmjax.report.folder import read_manifest, read_rows
 from wmjax.report.markdown import code
-from wmjax.report.names import mode_order
+from wmjax.report.names import budget_label, mode_order
 from wmjax.report.page import render
 from wmjax.report.scores import blocks, summarise
 from wmjax.report.tables import objective_text
@@ -48,8 +48,8 @@ def _episode(clean: Trace, attacked: Trace) -> str:
     return (
         "[![Clean beside attacked; a click plays the video](episode.png)](episode.mp4)\n\n"
         f"{code(meta['victim'])} on {code(meta['task'])}, seed {meta['seed']:g}: return {clean.meta['return']:.4g} "
-        f"clean, {meta['return']:.4g} attacked ({attack}, ε = {meta['eps']:.3g}). Of the recorded attacks it left the lowest "
-        "return. Left to right: the camera of the clean episode, the camera of the attacked one, what the attacked "
-        f"agent sees, and the perturbation times {amplification(attacked)} around grey. A frame around a picture marks "
-        "an attacked step."
+        f"clean, {meta['return']:.4g} attacked ({attack}, ε = {budget_label(meta['eps'])}). Of the recorded attacks it "
+        "left the lowest return. Left to right: the camera of the clean episode, the camera of the attacked one, what "
+        f"the attacked agent sees, and the perturbation times {amplification(attacked)} around grey. A frame around "
+        "a picture marks an attacked step."
     )

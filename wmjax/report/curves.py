@@ -11,12 +11,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from numpy.typing import NDArray
 
 from wmjax.report.markdown import plain
-from wmjax.report.names import objective_label
-from wmjax.report.scores import Block, Estimate, Summary
+from wmjax.report.names import budget_label, objective_label
+from wmjax.report.scores import Block, Estimate, Floats, Summary
 
 # Okabe and Ito's colours stay apart under every common colour blindness; the markers say the same once more.
 _STYLE = {
@@ -32,8 +30,8 @@ _DASHES = ((0, ()), (0, (4.5, 1.8)), (0, (1, 1.3)), (0, (6, 1.5, 1, 1.5)))
 _INK, _FAINT, _RULE = "#222222", "#6B6B6B", "#DDDDDD"
 
 # Inches: a panel by the number of columns, and the room around it.
-_PANEL = {1: (5.6, 3.1), 2: (3.1, 2.3), 3: (2.05, 1.75), 4: (1.6, 1.5)}
-_NAMES, _TICKS, _TITLE, _FEET, _HEAD, _FOOT, _EDGE = 0.72, 0.5, 0.5, 0.3, 0.55, 0.3, 0.25
+_PANEL = {1: (5.6, 3.1), 2: (3.0, 2.3), 3: (2.0, 1.75), 4: (1.6, 1.5)}
+_NAMES, _TICKS, _TITLE, _FEET, _HEAD, _FOOT, _EDGE = 0.8, 0.42, 0.48, 0.3, 0.5, 0.22, 0.2
 
 
 def draw_curves(file: Path, parts: Sequence[tuple[Block, Summary]]) -> None:
@@ -65,7 +63,7 @@ def draw_curves(file: Path, parts: Sequence[tuple[Block, Summary]]) -> None:
             if column == 0:
                 axes.set_ylabel("return", color=_FAINT, fontsize=9)
             if i + across >= len(panels):
-                axes.set_xlabel("budget ε (L∞, image in [0, 1])", color=_FAINT, fontsize=9)
+                axes.set_xlabel("budget ε" + " (L∞, image in [0, 1])" * (across < 3), color=_FAINT, fontsize=9)
         _head(figure, parts, [(column, dashes[column]) for column in columns if column != "none"])
         figure.savefig(file, dpi=min(200.0, 30000.0 / height))
 
@@ -94,46 +92,47 @@ def _panel(
 
     axes.set_xlim(0.0, eps[-1])
     axes.set_ylim(0.0, scale)
-    axes.set_xticks(eps, [f"{value:.3g}".replace("0.", ".", 1) if value else "0" for value in eps])
+    axes.locator_params(axis="y", nbins=5)
     axes.grid(axis="y", color=_RULE, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.tick_params(length=0, labelsize=8, labelcolor=_FAINT)
+    axes.tick_params(axis="x", length=3, color=_FAINT)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(_FAINT)
     width, height = axes.figure.get_size_inches() * axes.get_position().size  # type: ignore[union-attr]
-    letters = int((width + _NAMES) * 14)
-    for text, size, weight, up in ((block.tasks[task], 9.5, "bold", 0.19), (block.victim, 8.0, "normal", 0.06)):
+    axes.set_xticks(eps, _sparse(eps, 0.36 / width * eps[-1]))
+    letters = int((width + _NAMES) * 12)
+    for text, size, weight, up in ((block.tasks[task], 9.5, "bold", 0.22), (block.victim, 8.0, "normal", 0.09)):
         axes.text(
             0.0, 1.0 + up / height, _drawable(text, letters), transform=axes.transAxes, fontsize=size,
             fontweight=weight, color=_INK if weight == "bold" else _FAINT, parse_math=False,
         )  # fmt: skip
-    places = _spread(np.array(list(ends.values())), 0.135 / height * scale)
+    places = _spread(np.array(list(ends.values())), 0.135 / height * scale, scale)
+    near, far, beside = 1 + 0.08 / width, 1 + 0.22 / width, 1 + 0.26 / width
     for (name, end), place in zip(ends.items(), places, strict=True):
-        colour = _INK if name == "clean" else styles[name][0]
-        axes.plot(
-            (1.015, 1.05), (end / scale, place / scale), transform=axes.transAxes, color=colour, linewidth=0.7,
-            clip_on=False,
-        )  # fmt: skip
-        axes.text(
-            1.06, place / scale, _drawable(objective_label(name), 9), transform=axes.transAxes, color=colour,
-            fontsize=8.5, va="center_baseline", parse_math=False,
-        )  # fmt: skip
+        style: dict[str, Any] = {
+            "color": _INK if name == "clean" else styles[name][0],
+            "transform": axes.transAxes,
+            "clip_on": False,
+        }
+        axes.plot((near, far), (end / scale, place / scale), linewidth=0.7, **style)
+        label = _drawable(objective_label(name), 9)
+        axes.text(beside, place / scale, label, fontsize=8.5, va="center_baseline", parse_math=False, **style)
 
 
 def _head(figure: Figure, parts: Sequence[tuple[Block, Summary]], optimizers: Sequence[tuple[str, Any]]) -> None:
     """Write what all panels have in common above them."""
     width, height = figure.get_size_inches()
-    seeds = sorted({block.scores.shape[1] for block, _ in parts})
-    many = "–".join(str(n) for n in dict.fromkeys((seeds[0], seeds[-1])))
+    mode, seeds = parts[0][0].mode, parts[0][0].scores.shape[1]
+    spread = f"mean of {seeds} seeds, band: 95 % bootstrap interval" if seeds > 1 else "one seed, so no interval"
     left = (_EDGE + _TICKS) / width
     figure.text(left, 1 - 0.25 / height, "Return under attack", fontsize=11, fontweight="bold", color=_INK)
-    about = f"{_drawable(parts[0][0].mode, 20)} frames attacked" if parts[0][0].mode == "full" else parts[0][0].mode
     figure.text(
-        left, 1 - 0.44 / height, f"mode {_drawable(about, 24)} · mean of {many} seeds · band: 95 % bootstrap interval",
+        left, 1 - 0.44 / height, f"frames attacked: {_drawable(mode, 24)} · {spread}",
         fontsize=8.5, color=_FAINT, parse_math=False,
     )  # fmt: skip
-    handles: list[Line2D | Patch] = [
+    handles = [
         Line2D([], [], color=_INK, linewidth=1.6, linestyle=dash, label=_drawable(column, 24))
         for column, dash in optimizers
     ]
@@ -145,8 +144,18 @@ def _head(figure: Figure, parts: Sequence[tuple[Block, Summary]], optimizers: Se
         text.set_parse_math(False)
 
 
-def _spread(targets: NDArray[np.float64], gap: float) -> NDArray[np.float64]:
-    """Return positions at least `gap` apart, in the order of `targets` and closest to them in squares."""
+def _sparse(eps: Floats, gap: float) -> list[str]:
+    """Return the budgets' labels, from the right; one that would come closer than `gap` to the next stays empty."""
+    labels = [""] * eps.size
+    edge = np.inf
+    for k in reversed(range(eps.size)):
+        if eps[k] <= edge - gap:
+            labels[k], edge = budget_label(eps[k]), eps[k]
+    return labels
+
+
+def _spread(targets: Floats, gap: float, top: float) -> Floats:
+    """Return positions in [0, top], at least `gap` apart, in the order of `targets` and closest to them in squares."""
     order = np.argsort(targets, kind="stable")
     steps = gap * np.arange(len(order))
     # Distances from an evenly spaced ladder must not fall: isotonic regression, by pooling adjacent violators.
@@ -156,7 +165,8 @@ def _spread(targets: NDArray[np.float64], gap: float) -> NDArray[np.float64]:
         while len(pools) > 1 and np.mean(pools[-2]) > np.mean(pools[-1]):
             pools[-2:] = [pools[-2] + pools[-1]]
     places = np.empty(len(order))
-    places[order] = np.array([np.mean(pool) for pool in pools for _ in pool]) + steps
+    ladder = np.array([np.mean(pool) for pool in pools for _ in pool])
+    places[order] = np.clip(ladder, 0.0, top - steps[-1:]) + steps
     return places
 
 

@@ -60,7 +60,8 @@ def _to_numpy(column: pa.ChunkedArray) -> NDArray[Any]:
 
 def _read_shard(file: Path) -> pa.Table:
     try:
-        shard = pq.ParquetFile(file).read()
+        with pq.ParquetFile(file) as parquet:
+            shard = parquet.read()
         shard.validate(full=True)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{file}: not a readable Parquet file ({str(error).splitlines()[0]})") from error
@@ -72,8 +73,8 @@ def _read_shard(file: Path) -> pa.Table:
         names = ", ".join(sorted({repr(field.name) for field in differing})) or "their order"
         raise InputError(f"{file}: not a table of wmjax rows (differs in {names})")
     eps, largest = shard["eps"].to_numpy(), shard["max_return"].to_numpy()
-    if not np.all(np.isfinite(eps) & (eps >= 0)):
-        raise InputError(f"{file}: column 'eps' must hold finite numbers of 0 or more")
+    if not np.all((eps >= 0) & (eps <= 1)):
+        raise InputError(f"{file}: column 'eps' must hold numbers in [0, 1]")
     if not np.all(np.isfinite(largest) & (largest > 0)):
         raise InputError(f"{file}: column 'max_return' must hold finite numbers above 0")
     return shard.replace_schema_metadata(SCHEMA.metadata)

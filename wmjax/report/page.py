@@ -1,6 +1,6 @@
 """The report's page: its sections in reading order, as Markdown."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 from wmjax.report.findings import outcomes, warnings
 from wmjax.report.folder import Manifest, Rows
 from wmjax.report.markdown import bullets, code, count, prose, table
-from wmjax.report.names import mode_order, objective_order, optimizer_label
+from wmjax.report.names import budget_label, mode_order, objective_order, optimizer_label
 from wmjax.report.scores import episode_returns, has_nauc
 from wmjax.report.tables import (
+    Missing,
     Parts,
     clean_table,
     diagnostics_table,
@@ -35,11 +36,12 @@ _METHOD = """\
 
 def render(rows: Rows, manifest: Manifest, parts: Parts, figures: Mapping[str, str], episode: str) -> str:
     """Return the page. `figures` maps each temporal mode to its picture; `episode` is the text on the video."""
-    care = bullets([*map(prose, manifest.notes), *warnings(rows, parts)])
+    missing = missing_cells(rows, manifest.study, parts)
+    care = bullets([*map(prose, manifest.notes), *warnings(rows, manifest.study, parts, missing)])
     sections = [
         ("# Robustness under attack", bullets(outcomes(parts)) or "No attacked episodes yet."),
         ("## Read this first", care or "Nothing in these rows asks for special care."),
-        ("## What was tested", _tested(rows, manifest, parts)),
+        ("## What was tested", _tested(rows, manifest, missing)),
         ("## Clean returns", clean_table(rows)),
         *((f"## Attacked: {code(mode)}", _mode(parts, mode, picture)) for mode, picture in figures.items()),
         ("## Inside the attacks", _inside(rows, parts)),
@@ -49,26 +51,25 @@ def render(rows: Rows, manifest: Manifest, parts: Parts, figures: Mapping[str, s
     return "".join(f"{heading}\n\n{body.strip()}\n\n" for heading, body in sections if body).rstrip() + "\n"
 
 
-def _tested(rows: Rows, manifest: Manifest, parts: Parts) -> str:
+def _tested(rows: Rows, manifest: Manifest, missing: Sequence[Missing]) -> str:
     attacked = (rows["objective"] != "clean") & (rows["eps"] > 0)
     optimizers = {
         optimizer_label(name, steps)
         for name, steps in zip(rows["optimizer"][attacked], rows["steps"][attacked].tolist(), strict=True)
     }
     hashes = sorted(set(zip(rows["victim"], rows["victim_sha256"], strict=True)))
-    missing = missing_cells(parts)
     facts = {
         "victims": ", ".join(f"{code(name)} (sha256 {code(digest[:12])})" for name, digest in hashes),
         "tasks": _names(sorted(set(rows["task"]))),
         "objectives": _names(sorted(set(rows["objective"][attacked]), key=objective_order)),
         "optimizers": _names(sorted(optimizers - {"none"})),
         "modes": _names(sorted(set(rows["mode"][attacked]), key=mode_order)),
-        "budgets ε": ", ".join(f"{eps:.3g}" for eps in np.unique(rows["eps"])),
+        "budgets ε": ", ".join(map(budget_label, np.unique(rows["eps"]))),
         "seeds": _ranges(np.unique(rows["seed"])),
         "episodes": f"{int(attacked.sum()):,} attacked, {int((rows['objective'] == 'clean').sum()):,} clean, "
         f"of {_ranges(np.unique(rows['length']))} agent steps",
         "left out, not finite": count(int(np.isnan(episode_returns(rows)).sum()), "episode"),
-        "missing": count(sum(cell[-1] for cell in missing), "episode"),
+        "missing": count(sum(cell.seeds for cell in missing), "episode"),
         "device": _names(sorted({*rows["device"], manifest.device} - {""})),
         "versions": ", ".join(
             [*(f"wmjax {prose(version)}" for version in sorted(set(rows["wmjax"])))]
@@ -80,20 +81,17 @@ def _tested(rows: Rows, manifest: Manifest, parts: Parts) -> str:
         ),
     }
     text = table(["", ""], [[name, value or "none"] for name, value in facts.items()], left=2)
-    return text + (f"\n\nCells without rows:\n\n{missing_table(parts)}" if missing else "")
+    return text + (f"\n\nCells without rows:\n\n{missing_table(missing)}" if missing else "")
 
 
 def _mode(parts: Parts, mode: str, picture: str) -> str:
     own = [part for part in parts if part[0].mode == mode]
-    curved = [part for part in own if has_nauc(part[0])]
     text = f"![Return over budget, one curve an attack]({picture})\n\n"
-    if curved:
+    if has_nauc(own[0][0]):
         text += "nAUC, mean over tasks; lower means more harm, the lowest mean of a victim is bold.\n\n"
-        text += f"{nauc_table(curved)}\n\n"
-    if len(curved) < len(own):
-        text += "No nAUC where a victim met a single budget: an area needs a curve. The returns are:\n\n"
+        text += f"{nauc_table(own)}\n\nMean return by budget:\n\n"
     else:
-        text += "Mean return by budget:\n\n"
+        text += "There is no nAUC: a single budget has no area under its curve. The returns instead:\n\n"
     return text + returns_table(own)
 
 
@@ -104,9 +102,9 @@ def _inside(rows: Rows, parts: Parts) -> str:
         "Means over attacked frames and episodes at the largest budget.\n\n"
         f"{diagnostics_table(rows, parts)}\n\n"
         "Zero gradients: share of the attack's gradients that were exactly zero over the whole frame. Action change: "
-        "L1 distance to the action that the clean frame would have caused. Policy KL: from the policy on the clean frame. "
-        "Drift: squared distance of the latent z and of the recurrent state h to the clean frame's; within one step h "
-        "does not depend on the frame. Loss: what the attack maximises, at its start and its end."
+        "L1 distance to the action that the clean frame would have caused. Policy KL: from the policy on the clean "
+        "frame. Drift: squared distance of the latent z and of the recurrent state h to the clean frame's; within one "
+        "step h does not depend on the frame. Loss: what the attack maximises, at its start and its end."
     )
 
 

@@ -56,7 +56,7 @@ class Block:
     budgets: Floats  #: [K] in image units, increasing, the first is 0
     scale: Floats  #: [M] largest return of the task
     scores: Floats  #: [M, S, N, K]; NaN where there is no row, or one whose outcome is not a return
-    missing: NDArray[np.bool_]  #: [M, S, N, K] there is no row
+    missing: NDArray[np.bool_]  #: [M, S, N, K] there is no row; a missing clean episode counts for every attack
 
     @property
     def objectives(self) -> tuple[str, ...]:
@@ -110,14 +110,20 @@ def blocks(rows: Rows, study: Mapping[str, Any]) -> list[Block]:
     """
     attacked = (rows["objective"] != "clean") & (rows["eps"] > 0)
     kinds = _attacks(rows)
-    attacks = {kinds[i] for i in np.flatnonzero(attacked)} | _unseen(study, [kinds[i] for i in np.flatnonzero(attacked)])
-    ordered = sorted(attacks, key=lambda attack: (objective_order(attack.objective), attack[1:]))
+    seen = {kinds[i] for i in np.flatnonzero(attacked)}
+    attacks = sorted(seen | _unseen(study, seen), key=lambda attack: (objective_order(attack.objective), attack[1:]))
     modes = sorted({*rows["mode"][attacked], *study.get("modes", ())}, key=mode_order)
     budgets = np.unique([0.0, *rows["eps"][attacked], *(eps for eps in study.get("budgets", ()) if eps > 0)])
-    seeds = np.unique(np.append(rows["seed"], np.array(study.get("seeds", ()), np.int64)))
-    if not ordered or budgets.size == 1:
+    seeds = expected_seeds(rows, study)
+    if not attacks or budgets.size == 1:
         return []
-    return [_block(rows, victim, mode, ordered, budgets, seeds) for victim in sorted(set(rows["victim"])) for mode in modes]
+    pairs = product(sorted(set(rows["victim"])), modes)
+    return [_block(rows, victim, mode, attacks, budgets, seeds) for victim, mode in pairs]
+
+
+def expected_seeds(rows: Rows, study: Mapping[str, Any]) -> NDArray[np.int64]:
+    """Return every seed that the study names or a row shows, increasing."""
+    return np.unique(np.append(rows["seed"], np.array(study.get("seeds", ()), np.int64)))
 
 
 def _attacks(rows: Rows) -> list[Attack]:
@@ -180,12 +186,12 @@ def _block(rows: Rows, victim: str, mode: str, attacks: list[Attack], budgets: F
     at_task = {task: i for i, task in enumerate(tasks)}
     at_attack = {attack: i for i, attack in enumerate(attacks)}
     at_seed, at_budget = np.searchsorted(seeds, rows["seed"]), np.searchsorted(budgets, rows["eps"])
-    kinds, score, scale = _attacks(rows), episode_returns(rows) / rows["max_return"], np.ones(len(tasks))
+    kinds, score = _attacks(rows), episode_returns(rows) / rows["max_return"]
     for i in np.flatnonzero(clean | attacked):
-        task = at_task[rows["task"][i]]
         which: Any = slice(None) if clean[i] else at_attack[kinds[i]]
-        cell = (task, at_seed[i], which, 0 if clean[i] else at_budget[i])
-        scores[cell], missing[cell], scale[task] = score[i], False, rows["max_return"][i]
+        cell = (at_task[rows["task"][i]], at_seed[i], which, 0 if clean[i] else at_budget[i])
+        scores[cell], missing[cell] = score[i], False
+    scale = np.array([rows["max_return"][own & (rows["task"] == task)][0] for task in tasks])
     labels = tuple(_optimizer(attack, attacks) for attack in attacks)
     return Block(victim, mode, tuple(tasks), tuple(attacks), labels, budgets, scale, scores, missing)
 

@@ -1,17 +1,18 @@
 """The report's tables: clean returns, nAUC, returns by budget, diagnostics, and the cells without a row."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from wmjax.metrics import valid_mean
 from wmjax.report.folder import Rows
 from wmjax.report.markdown import MISSING, code, count, interval, number, table
-from wmjax.report.names import OBJECTIVES
-from wmjax.report.scores import Block, Estimate, Summary, attack_rows, clean_returns
+from wmjax.report.names import OBJECTIVES, budget_label, objective_label
+from wmjax.report.scores import Block, Estimate, Summary, attack_rows, clean_returns, expected_seeds
 
 Parts = Sequence[tuple[Block, Summary]]
-"""Blocks, each with its summary, by victim, then mode."""
+"""Blocks of one study, each with its summary, by victim, then mode; attacks, budgets and seeds are the same in all."""
 
 _DIAGNOSTICS = {
     "zero gradients": ("zero_grad", 3),
@@ -47,35 +48,32 @@ def clean_table(rows: Rows) -> str:
 
 
 def nauc_table(parts: Parts) -> str:
-    """Return nAUC by victim and objective: the mean over optimizers, then each optimizer; the lowest mean is bold."""
-    columns = list(dict.fromkeys(column for block, _ in parts for column in block.columns))
-    lines = []
+    """Return nAUC by victim and objective: the mean over optimizers, then each of several; the lowest is bold."""
+    lines, columns = [], parts[0][0].columns
     for block, summary in parts:
         means = summary.by_objective
         for i, name in enumerate(block.objectives):
-            strongest = not np.isnan(means.value).all() and i == np.nanargmin(means.value)
+            strongest = not np.isnan(means.value).any() and i == np.argmin(means.value)
             mean = _estimate(means[i], 1.0, 3)
             places = [block.position(name, column) for column in columns]
             each = [MISSING if place is None else _estimate(summary.by_attack[place], 1.0, 3) for place in places]
             lines.append([code(block.victim), objective_text(name), f"**{mean}**" if strongest else mean, *each])
-    return table(["victim", "objective", "mean", *(optimizer_text(column) for column in columns)], lines, left=2)
+    header = ["victim", "objective", "mean", *(optimizer_text(column) for column in columns)]
+    if len(columns) == 1:
+        header, lines = [*header[:2], header[3]], [line[:3] for line in lines]
+    return table(header, lines, left=2)
 
 
 def returns_table(parts: Parts) -> str:
     """Return the mean return over tasks by budget; as a share of the largest return where tasks differ in that."""
     scales = np.unique(np.concatenate([block.scale for block, _ in parts]))
     scale = float(scales[0]) if scales.size == 1 else 1.0
-    budgets = np.unique(np.concatenate([block.budgets for block, _ in parts]))
-    lines = []
+    lines, budgets = [], parts[0][0].budgets
     for block, summary in parts:
-        place = {eps: k for k, eps in enumerate(block.budgets)}
         for i, (attack, label) in enumerate(zip(block.attacks, block.labels, strict=True)):
-            cells = [
-                _estimate(summary.by_budget[i, place[eps]], scale, _digits(scale)) if eps in place else MISSING
-                for eps in budgets
-            ]
+            cells = [_estimate(summary.by_budget[i, k], scale, _digits(scale)) for k in range(budgets.size)]
             lines.append([code(block.victim), objective_text(attack.objective), optimizer_text(label), *cells])
-    header = ["victim", "objective", "optimizer", *(f"ε = {eps:.3g}" for eps in budgets)]
+    header = ["victim", "objective", "optimizer", *(f"ε = {budget_label(eps)}" for eps in budgets)]
     return table(header, lines, left=3)
 
 
@@ -86,31 +84,42 @@ def diagnostics_table(rows: Rows, parts: Parts) -> str:
         for attack, label in zip(block.attacks, block.labels, strict=True):
             chosen = attack_rows(rows, block, attack) & (rows["eps"] == block.budgets[-1])
             cells = [number(float(valid_mean(rows[name][chosen])), digits) for name, digits in _DIAGNOSTICS.values()]
-            where = [code(block.victim), code(block.mode), f"{block.budgets[-1]:.3g}"]
+            where = [code(block.victim), code(block.mode), budget_label(block.budgets[-1])]
             lines.append([*where, objective_text(attack.objective), optimizer_text(label), *cells])
     return table(["victim", "mode", "ε", "objective", "optimizer", *_DIAGNOSTICS], lines, left=5)
 
 
-def missing_cells(parts: Parts) -> list[tuple[str, str, str, str, str, int]]:
-    """Return victim, mode, task, attack, budget and number of seeds of all cells that lack rows; clean ones once."""
-    found = {}
+class Missing(NamedTuple):
+    """A cell that lacks the rows of some seeds."""
+
+    victim: str
+    mode: str
+    task: str
+    attack: str
+    eps: float
+    seeds: int  #: how many
+
+
+def missing_cells(rows: Rows, study: Mapping[str, Any], parts: Parts) -> list[Missing]:
+    """Return what the study asks for and has no rows: clean episodes first, then cells by block."""
+    seeds, found = expected_seeds(rows, study), []
+    for victim, task in sorted(set(zip(rows["victim"], rows["task"], strict=True))):
+        clean = (rows["victim"] == victim) & (rows["task"] == task) & (rows["objective"] == "clean")
+        found.append(Missing(victim, "none", task, "clean", 0.0, seeds.size - np.unique(rows["seed"][clean]).size))
     for block, _ in parts:
-        for task, name in enumerate(block.tasks):
-            for i, (attack, label) in enumerate(zip(block.attacks, block.labels, strict=True)):
-                for k, eps in enumerate(block.budgets):
-                    seeds = int(block.missing[task, :, i, k].sum())
-                    kind = (block.mode, f"{attack.objective}, {label}") if k else ("", "clean")
-                    if seeds:
-                        found[block.victim, *kind, name, float(eps)] = seeds
-    return [(v, m, t, a, f"{e:.3g}", n) for (v, m, a, t, e), n in found.items()]
+        counts = block.missing.sum(axis=1)
+        for task, i, k in np.argwhere(counts[:, :, 1:]):
+            attack = f"{objective_label(block.attacks[i].objective)}, {block.labels[i]}"
+            eps, amount = float(block.budgets[k + 1]), int(counts[task, i, k + 1])
+            found.append(Missing(block.victim, block.mode, block.tasks[task], attack, eps, amount))
+    return [cell for cell in found if cell.seeds]
 
 
-def missing_table(parts: Parts) -> str:
+def missing_table(cells: Sequence[Missing]) -> str:
     """Return the cells that lack rows, the first of them where they are many."""
-    cells = missing_cells(parts)
-    lines = [[code(v), code(m) if m else MISSING, code(t), code(a), e, str(n)] for v, m, t, a, e, n in cells[:_LISTED]]
-    more = len(cells) - len(lines)
+    lines = [[*map(code, cell[:4]), budget_label(cell.eps), str(cell.seeds)] for cell in cells[:_LISTED]]
     text = table(["victim", "mode", "task", "attack", "ε", "missing seeds"], lines, left=4)
+    more = len(cells) - len(lines)
     return text + (f"\n\n… and {count(more, 'more cell')}." if more else "")
 
 
@@ -121,4 +130,4 @@ def _estimate(part: Estimate, scale: float, digits: int) -> str:
 
 def _digits(scale: float) -> int:
     """Return the decimals that a return needs, of which `scale` is the largest possible."""
-    return 3 if scale <= 1 else 2 if scale <= 10 else 0
+    return 3 if scale <= 1 else 1 if scale <= 100 else 0

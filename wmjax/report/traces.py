@@ -3,7 +3,7 @@
 import json
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from wmjax.core.errors import InputError
 from wmjax.grid.rows import CELL
 
-_ARRAYS = {"frames": ("uint8", 4), "seen": ("uint8", 4), "reward": ("float32", 1), "attacked": ("bool", 1)}
+_ARRAYS = {
+    "frames": (np.uint8, 4),
+    "seen": (np.uint8, 4),
+    "reward": (np.floating, 1),
+    "attacked": (np.bool_, 1),
+}
+"""Array name to (kind of number, axes)."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,7 @@ class Trace:
     meta: Mapping[str, Any]  #: the columns of its cell, and `return`
     frames: NDArray[np.uint8]  #: [T, H, W, 3] what the camera saw
     seen: NDArray[np.uint8]  #: [T, H, W, 3] what the agent saw
-    reward: NDArray[np.float32]  #: [T]
+    reward: NDArray[np.floating]  #: [T]
     attacked: NDArray[np.bool_]  #: [T] which frames were attacked
 
 
@@ -36,11 +42,10 @@ def lowest_pair(folder: Path) -> tuple[Trace, Trace] | None:
     files = sorted(path for path in (folder / "traces").glob("*.npz") if not path.name.startswith("."))
     metas = {file: _meta(file) for file in files}
     key = lambda meta: (meta["victim"], meta["task"], meta["seed"])  # noqa: E731
+    metas = {file: meta for file, meta in metas.items() if np.isfinite(meta["return"])}
     clean = {key(meta): file for file, meta in metas.items() if meta["objective"] == "clean"}
     attacked = [
-        (meta["return"], file)
-        for file, meta in metas.items()
-        if meta["objective"] != "clean" and key(meta) in clean and np.isfinite(meta["return"])
+        (meta["return"], file) for file, meta in metas.items() if meta["objective"] != "clean" and key(meta) in clean
     ]
     if not attacked:
         return None
@@ -51,12 +56,16 @@ def lowest_pair(folder: Path) -> tuple[Trace, Trace] | None:
     return pair
 
 
-def _members(file: Path, names: tuple[str, ...]) -> list[NDArray[Any]]:
+def _members(file: Path, names: Iterable[str]) -> list[NDArray[Any]]:
+    arrays = []
     try:
         with zipfile.ZipFile(file) as archive:
-            return [np.lib.format.read_array(archive.open(f"{name}.npy"), allow_pickle=False) for name in names]
+            for name in names:
+                with archive.open(f"{name}.npy") as member:
+                    arrays.append(np.lib.format.read_array(member, allow_pickle=False))
     except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, OSError, RuntimeError) as error:
         raise InputError(f"{file}: not a readable trace ({error})") from error
+    return arrays
 
 
 def _meta(file: Path) -> Mapping[str, Any]:
@@ -74,12 +83,16 @@ def _meta(file: Path) -> Mapping[str, Any]:
 
 
 def _trace(file: Path) -> Trace:
-    arrays = dict(zip(_ARRAYS, _members(file, tuple(_ARRAYS)), strict=True))
+    arrays = dict(zip(_ARRAYS, _members(file, _ARRAYS), strict=True))
     steps = len(arrays["reward"]) if arrays["reward"].ndim else 0
-    for name, (dtype, axes) in _ARRAYS.items():
+    for name, (kind, axes) in _ARRAYS.items():
         array = arrays[name]
-        if array.dtype != dtype or array.ndim != axes or len(array) != steps or not array.size:
-            raise InputError(f"{file}: {name!r} must be {dtype} with {axes} axes, the first as long as the episode")
+        if not np.issubdtype(array.dtype, kind) or array.ndim != axes or len(array) != steps or not array.size:
+            raise InputError(
+                f"{file}: {name!r} must hold {kind.__name__} on {axes} axes, the first of them agent steps"
+            )
+    if not np.isfinite(arrays["reward"]).all():
+        raise InputError(f"{file}: 'reward' must be finite")
     if arrays["frames"].shape != arrays["seen"].shape or arrays["frames"].shape[3] != 3:
         raise InputError(f"{file}: 'frames' and 'seen' must be images of one size with three channels")
     return Trace(meta=_meta(file), **arrays)

@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from wmjax.report.markdown import plain
-from wmjax.report.names import objective_label, optimizer_label
+from wmjax.report.names import budget_label, objective_label, optimizer_label
 from wmjax.report.traces import Trace
 
-_TILE, _GAP, _HEAD, _CAPTION, _CHART = 256, 12, 56, 26, 120  # pixels
-_WIDTH, _TOP = 4 * _TILE + 5 * _GAP, _HEAD + _CAPTION
-_HEIGHT = _TOP + _TILE + _CHART + 2 * _GAP
+# Pixels. Tiles lie on the video coder's grid of 16, where an enlarged pixel costs it least.
+_TILE, _GAP, _TOP, _CHART = 256, 16, 80, 116
+_WIDTH, _HEIGHT = 4 * _TILE + 5 * _GAP, _TOP + _TILE + _CHART + 2 * _GAP
 _INK, _FAINT, _RULE, _CLEAN, _ATTACKED = "#222222", "#6B6B6B", "#DDDDDD", "#0072B2", "#D55E00"
 _NUMBERS = 110  # pixels right of the chart, for the returns so far
-_FPS = 25
-_BITS = 8 * 2_400_000  # of the whole video, at most
+_FPS, _FRAMES = 25, 250  # pictures a second, and at most in all; longer episodes skip steps evenly
+_BITS, _BITS_A_SECOND = 8 * 2_400_000, 2_000_000  # at most: of the whole video, of any second
 
 
 def amplification(attacked: Trace) -> int:
@@ -32,21 +32,26 @@ def amplification(attacked: Trace) -> int:
 def write_video(video: Path, poster: Path, clean: Trace, attacked: Trace) -> None:
     """Write an MP4 that browsers play (H.264, yuv420p, under 3 MB) and one frame of it, the last attacked, as PNG."""
     steps = max(len(clean.reward), len(attacked.reward))
+    stride = -(-steps // _FRAMES)
+    shown = [*range(stride - 1, steps - 1, stride), steps - 1]
+    still = max((step for step in shown if attacked.attacked[step : step + 1].any()), default=steps - 1)
     factor = amplification(attacked)
     sheet = _sheet(attacked.meta, factor)
     returns = [np.cumsum(trace.reward, dtype=np.float64) for trace in (clean, attacked)]
     bold, pale = _chart(returns, steps, faded=False), _chart(returns, steps, faded=True)
-    still = int(np.flatnonzero(attacked.attacked)[-1]) if attacked.attacked.any() else steps - 1
-    rate = f"{int(_BITS * _FPS / steps)}"
+    rate = str(min(_BITS_A_SECOND, _BITS * _FPS // len(shown)))
     encoder: Any = imageio.v2.get_writer(
         video, format="FFMPEG", fps=_FPS, codec="libx264", pixelformat="yuv420p", macro_block_size=2, quality=None,
         ffmpeg_log_level="error",
-        # A fixed number of threads, because x264's output depends on it.
-        output_params=["-crf", "20", "-preset", "veryfast", "-maxrate", rate, "-bufsize", rate, "-threads", "4",
-                       "-movflags", "+faststart"],
+        output_params=[
+            # Noise would eat the bits of all the rest: let the coder be coarser with the perturbation.
+            "-vf", f"addroi={_left(3)}:{_TOP}:{_TILE}:{_TILE}:0.45",
+            "-crf", "20", "-preset", "veryfast", "-maxrate", rate, "-bufsize", rate, "-movflags", "+faststart",
+            "-threads", "1",  # with more, what it writes depends on their timing
+        ],
     )  # fmt: skip
     with encoder:
-        for step in range(steps):
+        for step in shown:
             picture = _picture(sheet, bold, pale, (clean, attacked), returns, step, steps, factor)
             encoder.append_data(np.asarray(picture))
             if step == still:
@@ -58,14 +63,14 @@ def _sheet(meta: Mapping[str, Any], factor: int) -> Image.Image:
     sheet = Image.new("RGB", (_WIDTH, _HEIGHT), "white")
     draw = ImageDraw.Draw(sheet)
     how = "" if meta["optimizer"] == "none" else f" by {optimizer_label(meta['optimizer'], int(meta['steps']))}"
-    title = f"{objective_label(meta['objective'])}{how}, eps {meta['eps']:.3g}, mode {meta['mode']}"
+    title = f"{objective_label(meta['objective'])}{how}, eps {budget_label(meta['eps'])}, mode {meta['mode']}"
     about = f"{meta['victim']} on {meta['task']}, seed {meta['seed']}"
     draw.text((_GAP, 9), _short(title, 70), _INK, _font(20))
     draw.text((_GAP, 34), _short(about, 110), _FAINT, _font(14))
     captions = ("clean episode", "attacked episode", "what the attacked agent sees", f"perturbation x {factor}")
     for tile, caption in enumerate(captions):
         colour = _CLEAN if tile == 0 else _ATTACKED
-        draw.text((_left(tile), _HEAD + 4), caption, colour, _font(15))
+        draw.text((_left(tile), _TOP - 23), caption, colour, _font(15))
     return sheet
 
 
@@ -95,7 +100,7 @@ def _picture(
     draw.text((left, top), "return so far", _FAINT, _font(14))
     for line, (name, colour) in enumerate((("clean", _CLEAN), ("attacked", _ATTACKED))):
         draw.text((left, top + 24 + 46 * line), name, colour, _font(14))
-        draw.text((left, top + 40 + 46 * line), f"{returns[line][now[line]]:.4g}", colour, _font(24))
+        draw.text((left, top + 40 + 46 * line), f"{returns[line][now[line]]:.1f}", colour, _font(24))
     return picture
 
 
@@ -107,8 +112,8 @@ def _chart(returns: list[NDArray[np.float64]], steps: int, *, faded: bool) -> Im
     low, high = min(0.0, *(r.min() for r in returns)), max(1e-9, *(r.max() for r in returns))
     draw.line((0, fine * (height - 1), fine * width, fine * (height - 1)), _RULE, fine)
     for curve, colour in zip(returns, (_CLEAN, _ATTACKED), strict=True):
-        x = fine * width * np.arange(1, len(curve) + 1) / steps
-        y = fine * (4 + (height - 8) * (high - curve) / (high - low))
+        x = fine * width * np.arange(len(curve) + 1) / steps
+        y = fine * (4 + (height - 8) * (high - np.append(0.0, curve)) / (high - low))
         shade = Image.blend(Image.new("RGB", (1, 1), colour), Image.new("RGB", (1, 1), "white"), 0.7 if faded else 0.0)
         draw.line(np.stack([x, y], axis=1).ravel().tolist(), shade.getpixel((0, 0)), 2 * fine, "curve")
     return chart.resize((width, height), Image.Resampling.LANCZOS)

@@ -43,7 +43,7 @@ class Card:
 
 
 def write(path: Path, card: Card, flat: Mapping[str, np.ndarray]) -> None:
-    """Write `flat` (names as `rssm/prior/out/kernel`) and `card` to `path`, whole or not at all; same input, same bytes."""
+    """Write `flat` (names as `rssm/prior/out/kernel`) and `card`, whole or not at all; same input, same bytes."""
     # One metadata entry: the library does not keep the order of several.
     text = json.dumps({"format": FORMAT, **asdict(card)}, sort_keys=True)
     data = safetensors.numpy.save(dict(flat), metadata={"wmjax": text})
@@ -104,7 +104,7 @@ def template(victim: Dreamer) -> dict[str, tuple[int, ...]]:
 
 
 def check_tree(flat: Mapping[str, np.ndarray], victim: Dreamer, where: str) -> None:
-    """Raise InputError, naming `where` and the tensors, unless `flat` is float32, finite, and fits the victim's sizes."""
+    """Raise InputError, naming `where` and the tensor, unless `flat` is float32, finite and of the victim's sizes."""
     shapes = template(victim)
     extra = {name for name in flat if name.split("/")[0] not in _TRAINING_ONLY}
     for what, names in (("missing", shapes.keys() - extra), ("unknown", extra - shapes.keys())):

@@ -56,14 +56,15 @@ class Dreamer:
 
     def init(self, key: jax.Array) -> Params:
         """Return random weights of every part that inference reads; the key is consumed."""
-        keys = dict(zip(("encoder", "rssm", "decoder", *self._heads), jax.random.split(key, 3 + len(self._heads)), strict=True))
+        names = ("encoder", "rssm", "decoder", *self._heads)
+        keys = dict(zip(names, jax.random.split(key, len(names)), strict=True))
         belief = self.initial(1)
         image = jnp.zeros((1, self.image_size, self.image_size, 3))
         encoder = self._encoder.init(keys["encoder"], image)
-        embedding = self._encoder.apply(encoder, image)
+        embedding, action = self._encoder.apply(encoder, image), jnp.zeros((1, self.action_size))
         modules = {
             "encoder": encoder,
-            "rssm": self._rssm.init(keys["rssm"], belief.stoch, belief.deter, jnp.zeros((1, self.action_size)), embedding),
+            "rssm": self._rssm.init(keys["rssm"], belief.stoch, belief.deter, action, embedding),
         } | {name: head.init(keys[name], feature(belief)) for name, head in self._heads.items()}
         if self.agent == "dreamer":
             modules["decoder"] = self._decoder.init(keys["decoder"], belief.stoch, belief.deter)

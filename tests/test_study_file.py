@@ -1,0 +1,294 @@
+"""Study files: what is right is read, and what is wrong is named in one line, whatever it is."""
+
+import re
+from dataclasses import replace
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import HealthCheck, given, settings
+
+from wmjax.attacks import OBJECTIVES
+from wmjax.core.errors import InputError
+from wmjax.envs import TASKS
+from wmjax.grid.run import run
+from wmjax.grid.spec import Study, parse_study, read_study
+from wmjax.victims import weights, zoo
+
+AGENT = "dmc_cartpole_balance_r2dreamer_1m"
+GOOD = {"victims": [AGENT], "objectives": ["pda"], "budgets": [0.1], "seeds": [20]}
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Write a study file: the good one, with fields given as TOML in place of its own."""
+
+    def write(text: str | bytes = b"", **given: str):
+        path = tmp_path / "study.toml"
+        good = dict(victims=f'["{AGENT}"]', objectives='["pda"]', budgets="[0.1]", seeds="[20]")
+        lines = "\n".join(f"{name} = {value}" for name, value in (good | given).items())
+        path.write_bytes(text if isinstance(text, bytes) and text else f"{lines}\n{text or ''}".encode())
+        return path
+
+    return write
+
+
+def complaint(call, *args, **kwargs) -> str:
+    """The message of the InputError that the call must raise; it must be one line that a person can read."""
+    with pytest.raises(InputError) as caught:
+        call(*args, **kwargs)
+    message = str(caught.value)
+    assert message.isprintable()
+    return message
+
+
+def test_every_field(file):
+    path = file(
+        name='"a-b_1"', objectives='["random", "dca"]', budgets='[0, 0.5, 1, "8/255"]', seeds='"20..22"',
+        optimizers='["pgd"]', modes='["first_half", "sparse(3)"]', tasks='["dmc_walker_run"]', noise='"mode"', steps="3",
+        episode_steps="7",
+    )  # fmt: skip
+    assert read_study(path) == Study(
+        victims=(AGENT,), objectives=("random", "dca"), budgets=(0.0, 0.5, 1.0, 8 / 255), seeds=(20, 21, 22),
+        optimizers=("pgd",), modes=("first_half", "sparse(3)"), tasks=("dmc_walker_run",), noise="mode", steps=3,
+        episode_steps=7, name="a-b_1",
+    )  # fmt: skip
+
+
+def test_defaults_are_the_benchmark_s(file):
+    study = read_study(file())
+    assert (study.optimizers, study.modes, study.tasks, study.steps) == (("fgsm", "pgd"), ("full",), (), 10)
+    assert (study.noise, study.episode_steps, study.name) == ("fresh", 500, "study")
+
+
+def test_the_quickstart_attacks_every_objective_of_a_shipped_agent():
+    study = read_study()
+    assert study.name == "quickstart"
+    assert set(study.objectives) == {"random", *OBJECTIVES}
+    assert set(study.victims) <= set(zoo.names())
+    assert 0 in study.budgets
+
+
+@pytest.mark.parametrize("text", ["0..0", "4294967295..4294967295", " 7 .. 9 "])
+def test_seed_ranges_hold_both_ends(text):
+    first, last = map(int, text.split(".."))
+    assert parse_study(GOOD | {"seeds": text}).seeds == tuple(range(first, last + 1))
+
+
+WRONG = [
+    ("victims", "[]", "empty"),
+    ("victims", '"x"', "'x' is not a list"),
+    ("victims", "[1]", "1 is not a text"),
+    ("victims", '["a\\nb.safetensors"]', r"'a\\nb.safetensors'"),
+    ("victims", '["a", "a"]', "'a' more than once"),
+    ("objectives", '["pga"]', "'pga'; known: dca, lda, pda, pea, random, vsa"),
+    ("objectives", "[]", "empty"),
+    ("objectives", '["pda", ["pda"]]', r"\['pda'\] is not a text"),
+    ("optimizers", '["adam"]', "'adam'; known: fgsm, pgd"),
+    ("optimizers", "[]", "empty; objectives other than random need one of fgsm, pgd"),
+    ("budgets", "[]", "empty"),
+    ("budgets", "0.1", "0.1 is not a list"),
+    ("budgets", "[-0.1]", r"-0.1 is not in \[0, 1\]"),
+    ("budgets", "[1.5]", r"1.5 is not in \[0, 1\]"),
+    ("budgets", '["8/0"]', "'8/0' is not a number; write 0.04 or \"8/255\""),
+    ("budgets", "[true]", "True is not a number"),
+    ("budgets", "[nan]", "nan is not a number"),
+    ("budgets", "[inf]", "inf is not a number"),
+    ("budgets", "[1e999]", "inf is not a number"),
+    ("budgets", f"[1{'0' * 400}]", "10000.* is not a number"),
+    ("budgets", '[0, 0.0, "0/255"]', "0.0 more than once"),
+    ("seeds", "[]", "empty"),
+    ("seeds", "20", "20 is not a list"),
+    ("seeds", '"39..20"', r"'39..20'; expected a list, or first..last with at most 100000"),
+    ("seeds", '"0..100000"', r"'0..100000'; expected a list, or first..last with at most 100000"),
+    ("seeds", '"20"', r"'20'; expected a list, or first..last"),
+    ("seeds", "[1.0]", "1.0 is not a whole number"),
+    ("seeds", "[true]", "True is not a whole number"),
+    ("seeds", "[-1]", r"-1 is not in \[0, 2\^32\)"),
+    ("seeds", "[4294967296]", r"4294967296 is not in \[0, 2\^32\)"),
+    ("seeds", f"[1{'0' * 30}]", "10000.* is not a whole number"),
+    ("seeds", f"[0x{'f' * 5000}]", "a huge int is not a whole number"),
+    ("seeds", "[7, 8, 7]", "7 more than once"),
+    ("seeds", "[1979-05-27]", "datetime.date.* is not a whole number"),
+    ("modes", "[]", "empty"),
+    ("modes", '["half"]', r"'half'; known: full, first_half, second_half, sparse\(n\)"),
+    ("modes", '["sparse(0)"]', r"'sparse\(0\)'; known"),
+    ("tasks", '["dmc_walker_fly"]', "'dmc_walker_fly'; known: dmc_ball_in_cup_catch"),
+    ("noise", '"loud"', "'loud'; known: fresh, mode, shared"),
+    ("noise", "[]", r"\[\] is not a text"),
+    ("steps", "0", "0; pgd needs at least 1"),
+    ("steps", "10001", "10001; allowed: 1 to 10000"),
+    ("steps", '"3"', "'3' is not a whole number"),
+    ("steps", "{a = {b = 1}}", "{'a': {'b': 1}} is not a whole number"),
+    ("episode_steps", "0", "0; allowed: 1 to 500"),
+    ("episode_steps", "501", "501; allowed: 1 to 500"),
+    ("name", '"../up"', "'../up'; allowed: letters, digits, - and _"),
+    ("name", '""', "''; allowed: letters, digits, - and _"),
+    ("name", f'"{"x" * 5000}"', "'xxx.*; allowed: .* at most 64"),
+    ("budget", "[0.1]", "unknown field 'budget'; known: budgets, "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value", "expected"), WRONG)
+def test_a_wrong_value_is_named(file, field, value, expected):
+    path = file(**{field: value})
+    message = complaint(read_study, path)
+    assert message.startswith(f"{path}: ")
+    assert field.rstrip("s") in message  # "unknown objective", of the field objectives
+    assert re.search(expected, message)
+    assert len(message) < 500 + len(str(path))
+
+
+@pytest.mark.parametrize("field", GOOD)
+def test_a_missing_field_is_named(field):
+    assert complaint(parse_study, {k: v for k, v in GOOD.items() if k != field}).startswith(f"{field} is missing")
+
+
+def test_many_wrong_values_still_make_one_short_line():
+    message = complaint(parse_study, GOOD | {"seeds": ["x"] * 10_000, "steps": None})
+    assert "seeds[0]: 'x'" in message
+    assert "and 9998 more" in message
+    assert len(message) < 500
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"a =",
+        b"\x00",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b"victims = " + b"[" * 20_000,
+        b"seeds = [" + b"9" * 5000 + b"]",
+        b"victims.a = 1\nvictims.a = 2",
+        b"# " + b"x" * (1 << 17),
+    ],
+    ids=["toml", "nul", "utf-8", "tables", "nesting", "digits", "twice", "size"],
+)
+def test_what_is_not_toml(file, text):
+    assert complaint(read_study, path := file(text)).startswith(f"{path}: ")
+
+
+def test_no_such_file(tmp_path):
+    assert "cannot be read (No such file" in complaint(read_study, tmp_path / "study.toml")
+    assert "cannot be read (Is a directory)" in complaint(read_study, tmp_path)
+
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(min_value=10**29),
+    st.floats(),
+    st.text(max_size=20),
+    st.dates(),
+    st.sampled_from([0, 20, 0.1, 1e308, 10**400, 2**70000, "8/255", "8/0", "-1/2", "20..39", "39..20", "1/1" * 10**4]),
+    st.sampled_from(["pda", "random", "clean", "pgd", "full", "sparse(2)", "sparse(0)", "fresh", "none", *TASKS]),
+    st.sampled_from(["../../etc/passwd", "/dev/zero", "a/b", "a\0b", "~", ".", "", AGENT, "\u202e", "名前"]),
+)
+values = st.one_of(
+    scalars,
+    st.lists(scalars, max_size=4),
+    st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=5), inner), max_leaves=8),
+)
+fields = st.sampled_from(list(Study.__dataclass_fields__)) | st.text(max_size=10)
+
+
+@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.dictionaries(fields, values, max_size=4), st.sampled_from([{}, GOOD, GOOD]))
+def test_any_value_gives_a_study_or_one_line(given, rest):
+    try:
+        study = parse_study(rest | given)
+    except InputError as error:
+        assert str(error).isprintable()
+        assert len(str(error)) < 1000
+    else:
+        assert set(study.objectives) <= {"random", *OBJECTIVES}
+        assert all(0 <= eps <= 1 for eps in study.budgets)
+        assert all(type(seed) is int and 0 <= seed < 2**32 for seed in study.seeds)
+        assert re.fullmatch(r"[\w-]{1,64}", study.name)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.binary(max_size=60) | st.text("[]{}=.,'\"#\n 01e+-_ab", max_size=60).map(str.encode))
+def test_any_bytes_are_no_study(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "any.toml"
+    path.write_bytes(content)
+    with pytest.raises(InputError):
+        read_study(path)
+
+
+class TestVictims:
+    """What only their files can tell; nothing may have been written when it turns out."""
+
+    @pytest.fixture
+    def refused(self, tmp_path):
+        def call(*victims: str, **axes) -> str:
+            message = complaint(run, parse_study(GOOD | {"victims": list(map(str, victims))} | axes), tmp_path / "out")
+            assert not (tmp_path / "out").exists()
+            return message
+
+        return call
+
+    @pytest.fixture
+    def agent(self, tmp_path):
+        """Write an agent whose card differs from the shipped one's."""
+        shipped = zoo.locate(AGENT)
+        card, flat = weights.read_card(shipped), safetensors.numpy.load_file(shipped)
+
+        def write(name: str, **changes):
+            path = tmp_path / f"{name}.safetensors"
+            weights.write(path, replace(card, **changes), flat)
+            return path
+
+        return write
+
+    def test_unknown_name(self, refused):
+        assert re.search(f"unknown agent 'nobody'; known: .*{AGENT}", refused("nobody"))
+
+    @pytest.mark.parametrize("path", ["./none.safetensors", "none.safetensors", "../../etc/none", "/etc/none"])
+    def test_missing_file(self, refused, path):
+        assert "none" in (message := refused(path))
+        assert "no such file" in message
+
+    @pytest.mark.parametrize("path", ["/etc/passwd", "/dev/null", "/etc", "/tmp/.."])
+    def test_foreign_file(self, refused, path):
+        assert path in refused(path)
+
+    def test_foreign_safetensors(self, refused, tmp_path):
+        path = tmp_path / "other.safetensors"
+        safetensors.numpy.save_file({"x": np.zeros(3, np.float32)}, path)
+        assert "not an agent converted by wmjax" in refused(path)
+        path.write_bytes(path.read_bytes()[:-1])
+        assert "not an agent converted by wmjax" in refused(path)
+
+    def test_two_of_one_name(self, refused, agent):
+        assert f"two are called {AGENT}" in refused(AGENT, agent(AGENT))
+
+    def test_long_name(self, refused):
+        assert "100 bytes" in refused(f"./{'ä' * 51}.safetensors")
+
+    def test_task_mismatch(self, refused):
+        message = refused(AGENT, tasks=["dmc_cartpole_swingup"])
+        assert f"{AGENT} was trained on dmc_cartpole_balance, which is not listed" in message
+
+    def test_task_of_nobody(self, refused):
+        message = refused(AGENT, tasks=["dmc_cartpole_swingup", "dmc_cartpole_balance"])
+        assert "no victim of the study was trained on dmc_cartpole_swingup" in message
+
+    def test_sizes_that_do_not_fit_the_task(self, refused, agent):
+        assert "has action_size 1, but dmc_walker_walk has 6" in refused(agent("a", task="dmc_walker_walk"))
+        assert "has action_repeat 4, but dmc_cartpole_balance has 2" in refused(agent("b", action_repeat=4))
+
+    def test_no_task(self, refused, agent):
+        assert "does not say what it was trained on" in refused(agent("a", task=None))
+
+    def test_too_many_episodes(self, refused):
+        message = refused(AGENT, seeds="0..99999", optimizers=["pgd"], budgets=[i / 100 for i in range(10)])
+        assert "1000000 episodes" not in message  # what it has, not what is allowed
+        assert "at most 1000000" in message
+
+    @pytest.mark.parametrize("batch", [0, -1, 65537])
+    def test_batch(self, tmp_path, batch):
+        assert complaint(run, parse_study(GOOD), tmp_path / "out", batch=batch).startswith(f"batch is {batch}")

@@ -1,0 +1,168 @@
+"""The command line. Exit codes: 0 done, 1 finished with failures, 2 wrong input, 130 interrupted."""
+
+import signal
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+from tyro.conf import OmitSubcommandPrefixes, Positional, arg
+
+from wmjax import runtime
+from wmjax.core.errors import InputError
+
+_console = Console()
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run a study, or what is left of it, and write its report. Without a study file: the shipped quickstart."""
+
+    study: Annotated[Path | None, Positional] = None
+    """Study file (TOML); see docs/studies.md."""
+    out: Path | None = None
+    """Results folder; runs/<name of the study> if not given."""
+    batch: int | None = None
+    """Episodes that share each compiled call; 4 on CPUs and 64 elsewhere if not given."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write the report of a results folder: Markdown, plots and a video in DIR/report."""
+
+    folder: Annotated[Path, Positional, arg(metavar="DIR")]
+    """Results folder of `wmjax run`."""
+
+
+@dataclass(frozen=True)
+class Convert:
+    """Convert a PyTorch checkpoint (latest.pt) of the R2-Dreamer code; reads .hydra/config.yaml beside it if there."""
+
+    checkpoint: Annotated[Path, Positional, arg(metavar="FILE")]
+    """The checkpoint; it is read without running code in it."""
+    out: Annotated[Path, arg(aliases=["-o"])]
+    """The weight file to write, ending in .safetensors."""
+    stoch: int | None = None
+    """Number of latent groups; tensors only show groups x classes."""
+    agent: str | None = None
+    """dreamer, r2dreamer, infonce or dreamerpro; r2dreamer and infonce look alike."""
+    task: str | None = None
+    """What it was trained on, such as dmc_walker_walk."""
+    action_repeat: int | None = None
+    """Environment steps an agent step."""
+
+
+@dataclass(frozen=True)
+class Zoo:
+    """List the shipped agents, or show the card of one."""
+
+    name: Annotated[str | None, Positional] = None
+    """The agent whose card to show."""
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Check this installation, and say how to mend what is wrong."""
+
+
+Command = Run | Report | Convert | Zoo | Doctor
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    # A polite kill is an interruption too: workers are ended and finished rows kept.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    command = tyro.cli(
+        Command, prog="wmjax", description="Measure how world-model agents break.", config=[OmitSubcommandPrefixes]
+    )  # type: ignore[arg-type]
+    try:
+        code = _execute(command)
+    except InputError as error:
+        print(f"wmjax: {error}", file=sys.stderr)
+        code = 2
+    except KeyboardInterrupt:
+        print("wmjax: interrupted; the same command goes on where this one stopped", file=sys.stderr)
+        code = 130
+    sys.exit(code)
+
+
+def _execute(command: Command) -> int:
+    runtime.use_all_cores()
+    runtime.use_compilation_cache()
+    # What a command needs is imported here: `--help` and `doctor` must not depend on it.
+    match command:
+        case Run():
+            return _run(command)
+        case Report():
+            _report(command.folder)
+        case Convert():
+            from wmjax.victims.convert import convert
+
+            options = asdict(command)
+            print(convert(options.pop("checkpoint"), options.pop("out"), **options))
+        case Zoo():
+            _zoo(command.name)
+        case Doctor():
+            from wmjax import doctor
+
+            return doctor.main()
+    return 0
+
+
+def _run(command: Run) -> int:
+    from wmjax.grid.run import Progress, run
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    bar = Bar(*columns, console=_console)
+    task = bar.add_task("agent steps", total=None)
+
+    def show(progress: Progress) -> None:
+        bar.start()  # now that nothing is wrong with the study
+        bar.update(task, completed=progress.done, total=progress.total)
+        if progress.message is not None:
+            bar.console.print(progress.message, style="red", markup=False)
+
+    try:
+        outcome = run(command.study, command.out, batch=command.batch, on_progress=show)
+    finally:
+        bar.stop()
+    for note in outcome.notes:
+        _console.print(f"Note: {note}", style="yellow", markup=False)
+    for chunk, line in outcome.failed.items():
+        print(f"wmjax: failed twice: {line} (see {outcome.folder}/errors/{chunk}.txt)", file=sys.stderr)
+    if outcome.episodes:
+        _report(outcome.folder)
+    return 1 if outcome.failed else 0
+
+
+def _report(folder: Path) -> None:
+    from wmjax.report import report
+
+    print(f"report: {report(folder)}")
+
+
+def _zoo(name: str | None) -> None:
+    from wmjax.victims import zoo
+
+    if name is not None:
+        zoo.locate(name)
+        _console.print(Markdown(zoo.description(name)))
+        return
+    table = Table("agent", "family", "task", box=None)
+    for shipped in zoo.names():
+        card = zoo.card(shipped)
+        table.add_row(shipped, card.victim.agent, card.task)
+    _console.print(table)
