@@ -8,13 +8,19 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 import numpy as np
 import pytest
+from hypothesis import settings
 
 import wmjax
 from wmjax import runtime
+from wmjax.victims.dreamer import Dreamer
 
 runtime.use_compilation_cache()
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# The first example of a test compiles; and the same examples every time keep the suite's verdict the same.
+settings.register_profile("wmjax", deadline=None, derandomize=True, database=None)
+settings.load_profile("wmjax")
 
 SHARED = Path(os.environ.get("WMJAX_SHARED", Path(__file__).parents[2] / "shared"))
 GOLDENS = {
@@ -54,8 +60,38 @@ def agrees(record_property):
     def check(what: str, got, want, tolerance: float = 2e-5) -> None:
         got, want = np.asarray(got), np.asarray(want)
         assert got.shape == want.shape, what
-        error = float(np.abs(got - want).max(initial=0.0) / max(np.abs(want).max(initial=0.0), np.finfo(np.float32).tiny))
+        scale = max(np.abs(want).max(initial=0.0), np.finfo(np.float32).tiny)
+        error = float(np.abs(got - want).max(initial=0.0) / scale)
         record_property(what, error)
         assert error <= tolerance, f"{what} differs by {error:.3g} of its scale"
 
     return check
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """(victim, params) of a small random agent that sees 16 x 16 images; its policy and value do depend on them."""
+    victim = Dreamer(
+        agent="dreamer",
+        action_size=2,
+        stoch=4,
+        discrete=4,
+        deter=32,
+        hidden=16,
+        units=16,
+        blocks=4,
+        depths=(8, 8),
+        kernel_size=5,
+        minres=4,
+        dyn_layers=1,
+        img_layers=2,
+        obs_layers=1,
+        actor_layers=3,
+        critic_layers=3,
+        reward_layers=1,
+        cont_layers=1,
+        bins=31,
+        decoder_units=32,
+        decoder_blocks=4,
+    )
+    return victim, jax.jit(victim.init)(jax.random.key(0))

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -84,30 +85,34 @@ def iterates(arrays, name):
     return images
 
 
-def points(arrays, noise):
-    """Every (label, objective, image, loss, gradient or signs) that the golden data hold for a noise mode."""
+class Case(NamedTuple):
+    label: str
+    objective: str
+    image: np.ndarray
+    loss: np.ndarray
+    slope: np.ndarray | None  # the gradient, or its int8 signs, where the golden data hold it
+
+
+def cases(arrays, noise):
+    """Every point at which the golden data hold a loss for this noise mode."""
+    stored = lambda key: arrays.get(f"atk/{key}")  # noqa: E731
     clean = clean_image(arrays)
-    get = lambda key: arrays.get(f"atk/{key}")  # noqa: E731
-    nearby = clip(clean + get("point_noise"), clean)
+    elsewhere = {"point": clip(clean + stored("point_noise"), clean), "point2": stored("point2_image")}
+    elsewhere["point_mode"] = elsewhere["point"]
     for objective in attacks.OBJECTIVES:
-        if noise == "mode":
-            yield "point_mode", objective, nearby, get(f"{objective}/point_mode/loss"), get(f"{objective}/point_mode/grad")
-            continue
-        scenario = f"{objective}/{SCENARIOS[noise]}"
-        if noise == "shared":
-            yield "point", objective, nearby, get(f"{objective}/point/loss"), get(f"{objective}/point/grad")
-            if get(f"{objective}/point2/loss") is not None:
-                far = get("point2_image")
-                yield "point2", objective, far, get(f"{objective}/point2/loss"), get(f"{objective}/point2/grad")
-        if get(f"{scenario}/loss0") is None:
-            continue
-        yield SCENARIOS[noise], objective, clean, get(f"{scenario}/loss0"), get(f"{scenario}/grad0")
-        stepped = clip(clean + get(f"{scenario}/fgsm_adv_delta"), clean)
-        yield "fgsm", objective, stepped, get(f"{scenario}/fgsm_loss"), None
-        if get(f"{scenario}/pgd_signs") is not None:
-            signs = [*get(f"{scenario}/pgd_signs"), None]
-            for image, loss, sign in zip(iterates(arrays, scenario), get(f"{scenario}/pgd_losses"), signs, strict=True):
-                yield "pgd", objective, image, loss, sign
+        for label in {"shared": ("point", "point2"), "fresh": (), "mode": ("point_mode",)}[noise]:
+            loss, slope = stored(f"{objective}/{label}/loss"), stored(f"{objective}/{label}/grad")
+            if loss is not None:
+                yield Case(label, objective, elsewhere[label], loss, slope)
+        run = f"{objective}/{SCENARIOS.get(noise)}"
+        if stored(f"{run}/loss0") is not None:
+            yield Case(SCENARIOS[noise], objective, clean, stored(f"{run}/loss0"), stored(f"{run}/grad0"))
+            stepped = clip(clean + stored(f"{run}/fgsm_adv_delta"), clean)
+            yield Case("fgsm", objective, stepped, stored(f"{run}/fgsm_loss"), None)
+        if stored(f"{run}/pgd_signs") is not None:
+            signs = [*stored(f"{run}/pgd_signs"), None]
+            for image, loss, sign in zip(iterates(arrays, run), stored(f"{run}/pgd_losses"), signs, strict=True):
+                yield Case("pgd", objective, image, loss, sign)
 
 
 def same_sign(gradient, signs):
@@ -125,19 +130,19 @@ def test_losses_and_gradients(golden, agrees, record_property, noise):
     whole patch moves with the winner (in one such iterate ours is the float64 winner, PyTorch's float32 is not).
     """
     _, _, arrays = golden
-    cases = list(points(arrays, noise))
-    _, names, images, _, _ = zip(*cases, strict=True)
-    losses, gradient = on_golden_frame(loss_and_gradient, golden, Attack(noise=noise), names, images)
-    assert len(cases) == {"shared": 5 * 4 - 1 + 3 * 11, "fresh": 4 * 2 + 2 * 11, "mode": 5}[noise]
+    known = list(cases(arrays, noise))
+    assert len(known) == {"shared": 5 * 4 - 1 + 3 * 11, "fresh": 4 * 2 + 2 * 11, "mode": 5}[noise]
+    names, images = [case.objective for case in known], [case.image for case in known]
+    losses, gradients = on_golden_frame(loss_and_gradient, golden, Attack(noise=noise), names, images)
     runs = defaultdict(list)
-    for (label, objective, _, want, slope), loss, grad in zip(cases, losses, gradient, strict=True):
-        agrees(f"{objective} {label} loss", loss, want, RELATIVE)
-        if label == "pgd" and slope is not None:
-            runs[objective].append(same_sign(grad, slope))
-        elif slope is not None:
-            agrees(f"{objective} {label} gradient", grad, slope, RELATIVE)
-    for objective, iterates in runs.items():
-        wrong = 1 - np.concatenate(iterates).mean()
+    for case, loss, gradient in zip(known, losses, gradients, strict=True):
+        agrees(f"{case.objective} {case.label} loss", loss, case.loss, RELATIVE)
+        if case.slope is not None and case.label == "pgd":
+            runs[case.objective].append(same_sign(gradient, case.slope))
+        elif case.slope is not None:
+            agrees(f"{case.objective} {case.label} gradient", gradient, case.slope, RELATIVE)
+    for objective, right in runs.items():
+        wrong = 1 - np.concatenate(right).mean()
         record_property(f"{objective} pgd signs that differ", wrong)
         assert wrong <= 1e-3
 

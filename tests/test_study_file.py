@@ -46,8 +46,8 @@ def complaint(call, *args, **kwargs) -> str:
 def test_every_field(file):
     path = file(
         name='"a-b_1"', objectives='["random", "dca"]', budgets='[0, 0.5, 1, "8/255"]', seeds='"20..22"',
-        optimizers='["pgd"]', modes='["first_half", "sparse(3)"]', tasks='["dmc_walker_run"]', noise='"mode"', steps="3",
-        episode_steps="7",
+        optimizers='["pgd"]', modes='["first_half", "sparse(3)"]', tasks='["dmc_walker_run"]', noise='"mode"',
+        steps="3", episode_steps="7",
     )  # fmt: skip
     assert read_study(path) == Study(
         victims=(AGENT,), objectives=("random", "dca"), budgets=(0.0, 0.5, 1.0, 8 / 255), seeds=(20, 21, 22),
@@ -183,7 +183,7 @@ scalars = st.one_of(
     st.floats(),
     st.text(max_size=20),
     st.dates(),
-    st.sampled_from([0, 20, 0.1, 1e308, 10**400, 2**70000, "8/255", "8/0", "-1/2", "20..39", "39..20", "1/1" * 10**4]),
+    st.sampled_from([0, 20, 0.1, 1e308, 10**400, "8/255", "8/0", "-1/2", "20..39", "39..20", "1/1" * 100]),
     st.sampled_from(["pda", "random", "clean", "pgd", "full", "sparse(2)", "sparse(0)", "fresh", "none", *TASKS]),
     st.sampled_from(["../../etc/passwd", "/dev/zero", "a/b", "a\0b", "~", ".", "", AGENT, "\u202e", "名前"]),
 )
@@ -198,11 +198,14 @@ fields = st.sampled_from(list(Study.__dataclass_fields__)) | st.text(max_size=10
 @settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.dictionaries(fields, values, max_size=4), st.sampled_from([{}, GOOD, GOOD]))
 def test_any_value_gives_a_study_or_one_line(given, rest):
+    study, message = None, ""
     try:
         study = parse_study(rest | given)
     except InputError as error:
-        assert str(error).isprintable()
-        assert len(str(error)) < 1000
+        message = str(error)
+    if study is None:
+        assert message.isprintable()
+        assert 10 < len(message) < 1000
     else:
         assert set(study.objectives) <= {"random", *OBJECTIVES}
         assert all(0 <= eps <= 1 for eps in study.budgets)
@@ -285,9 +288,8 @@ class TestVictims:
         assert "does not say what it was trained on" in refused(agent("a", task=None))
 
     def test_too_many_episodes(self, refused):
-        message = refused(AGENT, seeds="0..99999", optimizers=["pgd"], budgets=[i / 100 for i in range(10)])
-        assert "1000000 episodes" not in message  # what it has, not what is allowed
-        assert "at most 1000000" in message
+        message = refused(AGENT, seeds="0..99999", optimizers=["pgd"], budgets=[i / 10 for i in range(11)])
+        assert "has 1100000 episodes; at most 1000000" in message
 
     @pytest.mark.parametrize("batch", [0, -1, 65537])
     def test_batch(self, tmp_path, batch):

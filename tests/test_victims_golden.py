@@ -23,7 +23,7 @@ def pixels(image):
 
 
 def before(arrays, name):
-    """The belief and action that enter every step of a rollout, [B * T, ...]; an episode's first step starts from zero."""
+    """The belief and action that enter every step of a rollout, [B * T, ...]; zero where an episode begins."""
     shifted = {
         part: np.concatenate([arrays[f"roll/init_{part}"][:, None], arrays[f"{name}/{part}"][:, :-1]], axis=1)
         for part in ("stoch", "deter")
@@ -91,7 +91,8 @@ def test_embedding(golden, agrees):
 def test_step(golden, agrees, name):
     """Each step of a rollout from the stored state before it, so that no step inherits another's rounding."""
     victim, params, arrays = golden
-    want = {key.removeprefix(f"{name}/"): flat(x) for key, x in arrays.items() if key.startswith(f"{name}/") and x.ndim > 1}
+    names = [key for key in arrays if key.startswith(f"{name}/")]
+    want = {key.removeprefix(f"{name}/"): flat(arrays[key]) for key in names}
     gumbel = noise(arrays, name)
     _, belief, internals = agent_step(victim, params, *before(arrays, name), pixels(flat(arrays["roll/image"])), gumbel)
     agrees("deter", belief.deter, want["deter"])

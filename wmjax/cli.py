@@ -80,7 +80,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     command = tyro.cli(
         Command, prog="wmjax", description="Measure how world-model agents break.", config=[OmitSubcommandPrefixes]
-    )  # type: ignore[arg-type]
+    )
     try:
         code = _execute(command)
     except InputError as error:
@@ -138,7 +138,8 @@ def _run(command: Run) -> int:
     try:
         outcome = run(command.study, command.out, batch=command.batch, on_progress=show)
     finally:
-        bar.stop()
+        if bar.live.is_started:
+            bar.stop()
     for note in outcome.notes:
         _console.print(f"Note: {note}", style="yellow", markup=False)
     for chunk, line in outcome.failed.items():

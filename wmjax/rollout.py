@@ -36,6 +36,9 @@ MEANS = (
 )
 """Diagnostics of an attacked frame that an episode averages; `max_delta` is their only maximum. See grid/rows.py."""
 
+# The grey levels in [0, 1]. Compiled, a division by 255 becomes a product, and is off by a rounding error.
+_LEVELS = np.arange(256, dtype=np.float32) / np.float32(255)
+
 
 @struct.dataclass
 class AgentState:
@@ -88,7 +91,19 @@ def agent_step(
     embedding = _embed(victim, params, perturbed.image)
     new_state, adv, nan = _respond(victim, params, prediction, embedding, noise)
     diagnostics = _judge(
-        attack, victim, params, prediction, clean_embedding, embedding, noise, drawn, threat, clean, adv, clean_image, perturbed
+        attack,
+        victim,
+        params,
+        prediction,
+        clean_embedding,
+        embedding,
+        noise,
+        drawn,
+        threat,
+        clean,
+        adv,
+        clean_image,
+        perturbed,
     )
     return Step(new_state, perturbed.image, nan, diagnostics)
 
@@ -99,7 +114,7 @@ def _begin(
 ) -> tuple[Prediction, jax.Array, jax.Array]:
     """Return what does not depend on the attack: the prediction, the agent's Gumbel noise, the image in [0, 1]."""
     noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, t), victim.latent_shape))(keys)
-    return victim.predict(params, state.belief, state.action), noise, image.astype(jnp.float32) / 255.0
+    return victim.predict(params, state.belief, state.action), noise, jnp.take(_LEVELS, image, mode="clip")
 
 
 @partial(jax.jit, static_argnums=0)
@@ -218,10 +233,9 @@ def host(
     env_state = env.reset(seeds)
     for t, attacked in enumerate(mask):
         on_step(t)
-        image = env.image(env_state)
-        step = agent_step(
-            victim, attack, params, state, place(image), keys, attack_keys, threat, np.int32(t), attacked=bool(attacked)
-        )
+        frame = env.image(env_state)
+        image, now = place((frame, np.int32(t)))
+        step = agent_step(victim, attack, params, state, image, keys, attack_keys, threat, now, attacked=bool(attacked))
         state = step.state
         action = np.asarray(state.action)
         env_state = env.step(env_state, action)
@@ -231,7 +245,7 @@ def host(
             totals = _accumulate(totals, step.diagnostics) if totals else step.diagnostics
         if kept:
             seen = np.asarray(jnp.round(step.seen * 255).astype(jnp.uint8))
-            frames.append([part[kept] for part in (image, seen, env_state.reward, action)])
+            frames.append([part[kept] for part in (frame, seen, env_state.reward, action)])
 
     attacks = int(np.sum(mask))
     diagnostics = {name: np.full(batch, np.nan, np.float32) for name in (*MEANS, "max_delta")}
@@ -248,5 +262,6 @@ def host(
 @jax.jit
 def _accumulate(totals: dict[str, jax.Array], new: dict[str, jax.Array]) -> dict[str, jax.Array]:
     return {
-        name: jnp.maximum(total, new[name]) if name == "max_delta" else total + new[name] for name, total in totals.items()
+        name: jnp.maximum(total, new[name]) if name == "max_delta" else total + new[name]
+        for name, total in totals.items()
     }

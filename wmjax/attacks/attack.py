@@ -51,7 +51,11 @@ def threat(objectives: Sequence[str], eps: Sequence[float], noise: str = "fresh"
     """
     budget = np.asarray(eps, np.float32)
     away = [name == "random" or (noise != "fresh" and name in NEEDS_DISTANCE) for name in objectives]
-    return Threat(eps=budget, weights=objective_weights(objectives), start=np.where(away, budget, np.float32(0)))
+    return Threat(
+        eps=jnp.asarray(budget),
+        weights=jnp.asarray(objective_weights(objectives)),
+        start=jnp.asarray(np.where(away, budget, np.float32(0))),
+    )
 
 
 @struct.dataclass

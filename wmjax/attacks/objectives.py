@@ -36,7 +36,8 @@ def vsa(clean: Internals, adv: Internals) -> jax.Array:
 
 def lda(clean: Internals, adv: Internals) -> jax.Array:
     """Latent drift: |z_adv - z_clean|^2 + |h_adv - h_clean|^2, [B]; within one step the second term is 0."""
-    return sum(drift(clean, adv))
+    drift_z, drift_h = drift(clean, adv)
+    return drift_z + drift_h
 
 
 def dca(clean: Internals, adv: Internals) -> jax.Array:

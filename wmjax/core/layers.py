@@ -1,4 +1,4 @@
-"""The layers of Dreamer-family networks, NHWC and float32, with convolutions that stay fast inside compiled loops.
+"""The layers of Dreamer-family networks, NHWC and float32.
 
 Parameters are called `kernel`, `bias` and `scale`; these names are the file format of converted agents.
 """
@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
+
+from wmjax.core.convolution import conv, conv_pool
 
 RMS_EPS = 1e-4
 """Added to the mean square under RMSNorm's root."""
@@ -27,75 +29,6 @@ def block_linear(x: jax.Array, kernel: jax.Array) -> jax.Array:
 def rms_norm(x: jax.Array, scale: jax.Array, eps: float = RMS_EPS) -> jax.Array:
     """Return `x` [..., C] over the root of its mean square along C, times `scale` [C]."""
     return x * lax.rsqrt(jnp.mean(x**2, axis=-1, keepdims=True) + eps) * _like(scale, x)
-
-
-@jax.custom_vjp
-def conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Convolve `x` [B, H, W, I] with `kernel` [k, k, I, O], stride 1, zeros around: [B, H, W, O].
-
-    An even kernel reaches one pixel further down and right than up and left, as PyTorch's padding="same".
-
-    The derivatives are written out, because those that JAX makes run many times slower inside lax.while, scan and fori
-    on CPUs. With y[p] = sum_u x[p + u - lo] K[u] along each side:
-
-        dx[q] = sum_u dy[q - u + lo] K[u]^T     a convolution with the flipped kernel, channels swapped
-        dK[u] = sum_p x[p + u - lo]^T dy[p]     one matrix product per tap
-    """
-    return _conv(x, kernel, _padding(kernel))
-
-
-def _conv_fwd(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return conv(x, kernel), (x, kernel)
-
-
-def _conv_bwd(residuals: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
-    x, kernel = residuals
-    height, width = dy.shape[1:3]
-    rows, columns = _padding(kernel)
-    dx = _conv(dy, jnp.swapaxes(kernel[::-1, ::-1], 2, 3), [rows[::-1], columns[::-1]])
-    padded = jnp.pad(x, [(0, 0), rows, columns, (0, 0)])
-    taps = [
-        jnp.einsum("bhwi,bhwo->io", padded[:, u : u + height, v : v + width], dy)
-        for u in range(kernel.shape[0])
-        for v in range(kernel.shape[1])
-    ]
-    return dx, jnp.stack(taps).reshape(kernel.shape)
-
-
-conv.defvjp(_conv_fwd, _conv_bwd)
-
-
-def max_pool(x: jax.Array) -> jax.Array:
-    """Return the maximum of every 2x2 window of `x` [B, H, W, C]: [B, H // 2, W // 2, C].
-
-    The whole gradient goes to a window's first maximum, row by row, as in PyTorch; flat regions of an image do tie.
-    """
-    return _max_pool(x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2])
-
-
-@jax.custom_vjp
-def _max_pool(x: jax.Array) -> jax.Array:
-    return _max_pool_fwd(x)[0]
-
-
-def _max_pool_fwd(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    best = x[:, ::2, ::2]
-    winner = jnp.zeros(best.shape, jnp.int8)
-    for index, (i, j) in enumerate([(0, 1), (1, 0), (1, 1)], start=1):
-        rival = x[:, i::2, j::2]
-        winner = jnp.where(rival > best, jnp.int8(index), winner)
-        best = jnp.maximum(best, rival)
-    return best, winner
-
-
-def _max_pool_bwd(winner: jax.Array, dy: jax.Array) -> tuple[jax.Array]:
-    batch, height, width, channels = dy.shape
-    position = jnp.arange(4, dtype=jnp.int8).reshape(1, 1, 2, 1, 2, 1)
-    dx = jnp.where(winner[:, :, None, :, None] == position, dy[:, :, None, :, None], 0.0)
-    return (dx.reshape(batch, 2 * height, 2 * width, channels),)
-
-
-_max_pool.defvjp(_max_pool_fwd, _max_pool_bwd)
 
 
 def upsample(x: jax.Array) -> jax.Array:
@@ -144,17 +77,22 @@ class RMSNorm(nn.Module):
 
 
 class Conv(nn.Module):
-    """A square convolution with bias, stride 1, same size: [B, H, W, I] -> [B, H, W, features]."""
+    """A square convolution with bias, stride 1, same size: [B, H, W, I] -> [B, H, W, features].
+
+    With `pool`, 2x2 maxima of that: [B, H // 2, W // 2, features].
+    """
 
     features: int
     kernel_size: int = 5
+    pool: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Apply the layer."""
         shape = (self.kernel_size, self.kernel_size, x.shape[-1], self.features)
-        y = conv(x, self.param("kernel", nn.initializers.lecun_normal(), shape))
-        return y + _like(self.param("bias", nn.initializers.zeros, (self.features,)), y)
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        return conv_pool(x, kernel, bias) if self.pool else conv(x, kernel) + _like(bias, x)
 
 
 class MLP(nn.Module):
@@ -182,7 +120,8 @@ class ConvStage(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Apply the stage."""
-        return nn.silu(RMSNorm(name="norm")(max_pool(Conv(self.features, self.kernel_size, name="conv")(x))))
+        x = Conv(self.features, self.kernel_size, pool=True, name="conv")(x)
+        return nn.silu(RMSNorm(name="norm")(x))
 
 
 class UpStage(nn.Module):
@@ -200,17 +139,6 @@ class UpStage(nn.Module):
         """Apply the stage."""
         x = Conv(self.features, self.kernel_size, name="conv")(upsample(x))
         return nn.silu(RMSNorm(name="norm")(x)) if self.norm else x
-
-
-def _conv(x: jax.Array, kernel: jax.Array, padding: list[tuple[int, int]]) -> jax.Array:
-    # XLA's CPU convolution reads channels in packets of 4: three channels, padded, run four times faster.
-    channels = [(0, 0), (0, -x.shape[3] % 4)]
-    x, kernel = jnp.pad(x, [(0, 0), (0, 0), *channels]), jnp.pad(kernel, [(0, 0), (0, 0), channels[1], (0, 0)])
-    return lax.conv_general_dilated(x, kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
-
-
-def _padding(kernel: jax.Array) -> list[tuple[int, int]]:
-    return [((size - 1) // 2, size // 2) for size in kernel.shape[:2]]
 
 
 def _like(vector: jax.Array, x: jax.Array) -> jax.Array:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import wmjax
@@ -115,7 +116,9 @@ class Lane:
 def _keys(names: list[Any]) -> jax.Array:
     """Return a random key an episode, [B], from what names it alone: not from its place in a batch, chunk or run."""
     digests = [hashlib.sha256(json.dumps(name, sort_keys=True).encode()).digest()[:8] for name in names]
-    return jax.random.wrap_key_data(np.frombuffer(b"".join(digests), ">u4").astype(np.uint32).reshape(-1, 2))
+    return jax.random.wrap_key_data(
+        jnp.asarray(np.frombuffer(b"".join(digests), ">u4").astype(np.uint32).reshape(-1, 2))
+    )
 
 
 def _trace_name(episode: Episode) -> str:

@@ -106,9 +106,12 @@ def _tasks(study: Study, victim: str, card: Card) -> list[str]:
     tasks = list(study.tasks) if card.task is None else [card.task]
     for task in tasks:
         spec = env_spec(task)
-        sizes = (("action_size", card.victim.action_size), ("image_size", card.victim.image_size), ("action_repeat", card.action_repeat))
+        sizes = (
+            ("action_size", card.victim.action_size),
+            ("image_size", card.victim.image_size),
+            ("action_repeat", card.action_repeat),
+        )
         for name, size in sizes:
             if getattr(spec, name) != size:
                 raise InputError(f"victims: {victim} has {name} {size}, but {task} has {getattr(spec, name)}")
     return tasks
-

@@ -56,8 +56,8 @@ def run(
 
     `batch` episodes share each compiled call (default: 4 on CPUs, 64 elsewhere). Results depend neither on the order of
     the chunks, nor on interruptions, nor on the number of devices; another batch size changes their last bits, so a
-    folder keeps to one. A chunk that fails twice is reported and left out. `on_progress` is called from several threads.
-    Raises InputError for a wrong study or an unusable folder.
+    folder keeps to one. A chunk that fails twice is reported and left out. `on_progress` is called from several
+    threads. Raises InputError for a wrong study, an unusable folder or machine, or a full disk.
     """
     if not isinstance(study, Study):
         study = read_study(study)

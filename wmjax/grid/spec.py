@@ -59,7 +59,9 @@ class Study:
             optimizer(name, self.steps if name == "pgd" else None)
         for eps in self.budgets:
             if not 0 <= eps <= 1:
-                raise InputError(f"budgets: {eps} is not in [0, 1]; budgets are in image units, 8/255 for 8 grey levels")
+                raise InputError(
+                    f"budgets: {eps} is not in [0, 1]; budgets are in image units, 8/255 for 8 grey levels"
+                )
         for seed in self.seeds:
             if not 0 <= seed < 2**32:
                 raise InputError(f"seeds: {seed} is not in [0, 2^32)")
@@ -135,7 +137,7 @@ def _number(value: Any, _: type) -> float:
     if isinstance(value, str) and (found := re.fullmatch(r"\s*(\d{1,9})\s*/\s*([1-9]\d{0,8})\s*", value)):
         return int(found[1]) / int(found[2])
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
-        raise ValueError(f"{_shown(value)} is not a number; write 0.04 or \"8/255\"")
+        raise ValueError(f'{_shown(value)} is not a number; write 0.04 or "8/255"')
     return float(value)
 
 

@@ -64,7 +64,7 @@ class Store:
         write_atomically(self.folder / "manifest.json", json.dumps(manifest, indent=2).encode())
 
     def finished(self, chunk: str, rows: int) -> bool:
-        """Return whether the chunk's shard is there, whole and of this schema; one that is not will be written again."""
+        """Return whether the chunk's shard is there, whole and of this schema; else it will be written again."""
         try:
             table = pq.read_table(self.folder / "rows" / f"{chunk}.parquet", page_checksum_verification=True)
         except (OSError, pa.ArrowException):
@@ -81,7 +81,7 @@ class Store:
     def write_trace(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Write one episode frame by frame, compressed."""
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, **arrays)
+        np.savez_compressed(buffer, allow_pickle=False, **arrays)
         write_atomically(self.folder / "traces" / f"{name}.npz", buffer.getvalue())
 
     def write_error(self, chunk: str, text: str) -> None:

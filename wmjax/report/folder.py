@@ -63,7 +63,7 @@ def _read_shard(file: Path) -> pa.Table:
         with pq.ParquetFile(file) as parquet:
             shard = parquet.read()
         shard.validate(full=True)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: not a readable Parquet file ({str(error).splitlines()[0]})") from error
     version = (shard.schema.metadata or {}).get(b"wmjax_schema", b"").decode("ascii", "replace")
     if version and version != str(SCHEMA_VERSION):

@@ -23,7 +23,8 @@ from wmjax.report.tables import (
 
 _METHOD = """\
 - **Score**: return / largest possible return. A curve is the mean score over seeds at each budget ε; its first point,
-  ε = 0, is the clean episode, which all attacks share. Lower means that the attack hurts more.
+  ε = 0, is the clean episode, which all attacks share. Lower means that the attack hurts more. Where tasks differ in
+  their largest return, the table of mean returns holds scores.
 - **nAUC**: the area under that curve by the trapezoidal rule, divided by the range of the budgets (equations 13 and 14
   of [arXiv 2606.16605](https://arxiv.org/abs/2606.16605)), so the mean score over budgets. It is not divided by the
   agent's own clean score: without effect of any attack, nAUC is the clean score. The mean of an objective goes over

@@ -4,9 +4,11 @@ Sizes come from the tensors; what tensors cannot tell comes from the hydra confi
 """
 
 import math
+import pickletools
+import re
 import warnings
+import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +17,13 @@ import numpy as np
 from wmjax.core.errors import InputError, unknown_name
 from wmjax.victims.dreamer import AGENTS, Dreamer
 from wmjax.victims.dreamer.layout import count, weights
-from wmjax.victims.weights import Card, check_tree, file_sha256, listed, write
+from wmjax.victims.hydra import Hints, merge, read_config
+from wmjax.victims.weights import Card, check_sizes, check_tree, file_sha256, listed, write
 
-_CONFIG_BYTES = 1 << 20
+_PLAIN = re.compile(r"collections OrderedDict|torch\._utils _rebuild_(tensor_v2|parameter)|torch \w+Storage")
+"""Names that the pickle of a checkpoint may mention: torch.load allows more, such as building huge byte arrays."""
 
 State = Mapping[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Hints:
-    """What the tensors of a checkpoint do not tell."""
-
-    stoch: int | None = None  #: latent groups; tensors only show groups x classes
-    agent: str | None = None  #: r2dreamer and infonce have the same keys
-    task: str | None = None
-    action_repeat: int | None = None
 
 
 def convert(
@@ -45,19 +39,15 @@ def convert(
 
     An argument left out is read from `.hydra/config.yaml` beside the checkpoint, where there is one; see `Hints`.
     The same input gives the same bytes. Raises InputError, and writes nothing, for a file that is not such a
-    checkpoint, for unknown or missing keys, and where a hint is missing or contradicts the tensors.
+    checkpoint, for unknown or missing keys, and where a hint is missing or contradicts the tensors or the config.
     """
     source, target = Path(checkpoint), Path(out)
     _check_paths(source, target)
     state = _read_state(source)
-    config = _read_config(source.parent / ".hydra" / "config.yaml")
-    hints = Hints(
-        stoch=stoch if stoch is not None else config.stoch,
-        agent=agent if agent is not None else config.agent,
-        task=task if task is not None else config.task,
-        action_repeat=action_repeat if action_repeat is not None else config.action_repeat,
-    )
+    config = read_config(source.parent / ".hydra" / "config.yaml")
+    hints = merge(Hints(stoch, agent, task, action_repeat), config)
     victim = infer(state, hints, str(source))
+    config.check(victim)
     flat = {weight.path: weight.to_jax(state[weight.key]) for weight in weights(victim)}
     check_tree(flat, victim, str(source))
     card = Card(
@@ -73,21 +63,27 @@ def convert(
 
 def infer(state: State, hints: Hints, where: str) -> Dreamer:
     """Return the sizes of the agent whose tensors are `state`; raises InputError naming `where` if they are none."""
-    if hints.action_repeat is not None and hints.action_repeat < 1:
-        raise InputError(f"action_repeat is {hints.action_repeat}; it must be at least 1")
+    for name in ("stoch", "action_repeat"):
+        value = getattr(hints, name)
+        if value is not None and (type(value) is not int or value < 1):
+            raise InputError(f"{name} is {value!r}; it must be a whole number from 1")
     agent = _agent(state, hints.agent, where)
     try:
         victim = _sizes(state, agent, hints.stoch)
+        check_sizes(victim)
     except InputError:
         raise
     except KeyError as error:
         raise InputError(f"{where}: not an agent of the R2-Dreamer code: no tensor {error.args[0]}") from None
     except (ValueError, IndexError, ZeroDivisionError):
         raise InputError(f"{where}: not an agent of the R2-Dreamer code: its tensors do not fit together") from None
-    expected = {weight.key for weight in weights(victim)}
-    for what, names in (("missing", expected - state.keys()), ("unknown", state.keys() - expected)):
+    expected = {weight.key: len(weight.axes) for weight in weights(victim)}
+    for what, names in (("missing", expected.keys() - state.keys()), ("unknown", state.keys() - expected.keys())):
         if names:
             raise InputError(f"{where}: {what} keys for a {agent} agent: {listed(names)}")
+    for key, axes in expected.items():
+        if state[key].ndim != axes:
+            raise InputError(f"{where}: {key} has {state[key].ndim} axes, expected {axes}")
     return victim
 
 
@@ -95,7 +91,7 @@ def _agent(state: State, hint: str | None, where: str) -> str:
     if hint is not None and hint not in AGENTS:
         raise unknown_name("agent", hint, AGENTS)
     if any(key.startswith("decoder.") for key in state):
-        possible = ("dreamer",)
+        possible: tuple[str, ...] = ("dreamer",)
     elif "_prototypes" in state:
         possible = ("dreamerpro",)
     elif "prj.w.weight" in state:
@@ -122,7 +118,7 @@ def _sizes(state: State, agent: str, stoch: int | None) -> Dreamer:
         raise InputError("actor.last.weight: only continuous actions (a mean and a std each) are supported")
     if stoch is None:
         raise InputError(f"stoch is not given: how many groups make up the {latent} latent units? say with --stoch")
-    if stoch < 1 or latent % stoch:
+    if latent % stoch:
         raise InputError(f"stoch is {stoch}; it must divide the checkpoint's {latent} latent units")
     heads = {
         f"{ours}_layers": count(rf"{theirs}\.mlp\.layers\.{theirs}_linear\d+\.weight", state)
@@ -154,16 +150,35 @@ def _sizes(state: State, agent: str, stoch: int | None) -> Dreamer:
 
 
 def _check_paths(source: Path, target: Path) -> None:
-    if not source.is_file():
-        raise InputError(f"{source}: no such file")
-    if target.suffix != ".safetensors":
-        raise InputError(f"{target}: the output's name must end in .safetensors")
-    if not target.parent.is_dir():
-        raise InputError(f"{target}: no folder {target.parent}")
-    if target.is_dir():
-        raise InputError(f"{target}: is a folder")
-    if target.exists() and target.samefile(source):
-        raise InputError(f"{target}: is the checkpoint itself")
+    try:
+        if not source.is_file():
+            raise InputError(f"{source}: {'is a folder' if source.is_dir() else 'no such file'}")
+        if target.suffix != ".safetensors":
+            raise InputError(f"{target}: the output's name must end in .safetensors")
+        if not target.parent.is_dir():
+            raise InputError(f"{target}: no folder {target.parent}")
+        if target.is_dir():
+            raise InputError(f"{target}: is a folder")
+        if target.exists() and target.samefile(source):
+            raise InputError(f"{target}: is the checkpoint itself")
+    except OSError as error:
+        raise InputError(f"{error.filename}: {error.strerror}") from None
+
+
+def _check_archive(source: Path) -> None:
+    """Raise unless `source` is a zip file as torch.save writes it for tensors: nothing packed, only plain names."""
+    with zipfile.ZipFile(source) as archive:
+        entries = archive.infolist()
+        overlapping = sum(entry.file_size for entry in entries) > source.stat().st_size
+        if overlapping or any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise ValueError("packed entries")
+        pickles = [entry for entry in entries if entry.filename.split("/")[-1] == "data.pkl"]
+        if len(pickles) != 1:
+            raise ValueError("no single data.pkl")
+        for opcode, argument, _ in pickletools.genops(archive.read(pickles[0])):
+            mentions = "GLOBAL" in opcode.name or opcode.name in ("INST", "EXT1", "EXT2", "EXT4")
+            if mentions and not _PLAIN.fullmatch(str(argument)):
+                raise ValueError(f"it names {argument}")
 
 
 def _read_state(source: Path) -> dict[str, np.ndarray]:
@@ -175,20 +190,18 @@ def _read_state(source: Path) -> dict[str, np.ndarray]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            _check_archive(source)
             loaded = torch.load(source, map_location="cpu", weights_only=True)
     except Exception as error:
-        reason = str(error).strip().splitlines()
-        raise InputError(
-            f"{source}: not a checkpoint that can be read without running code ({type(error).__name__}"
-            f"{': ' + reason[0][:120] if reason else ''})"
-        ) from None
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"{source}: not a checkpoint that holds tensors and no code ({reason:.160})") from None
     state = loaded.get("agent_state_dict") if isinstance(loaded, dict) else None
     if not isinstance(state, dict) or not state:
         raise InputError(f"{source}: no agent_state_dict in it; expected the latest.pt of an R2-Dreamer run")
     arrays = {}
     for key, tensor in state.items():
         if not isinstance(key, str) or not isinstance(tensor, torch.Tensor):
-            raise InputError(f"{source}: agent_state_dict holds {key!r}, which is not a named tensor")
+            raise InputError(f"{source}: agent_state_dict has an entry that is not a named tensor")
         if not key.startswith("_frozen_"):
             arrays[key] = _array(key, tensor, source)
     return arrays
@@ -202,28 +215,3 @@ def _array(key: str, tensor: Any, source: Path) -> np.ndarray:
     if not dense or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
         raise InputError(f"{source}: {key} is not a plain floating-point tensor")
     return tensor.detach().to(torch.float32).numpy()
-
-
-def _read_config(path: Path) -> Hints:
-    """Return what the run's resolved hydra config tells; nothing where there is none."""
-    if not path.is_file():
-        return Hints()
-    import yaml
-
-    try:
-        if path.stat().st_size > _CONFIG_BYTES:
-            raise ValueError("too large")
-        config = yaml.safe_load(path.read_text())
-        env, model = config["env"], config["model"]
-        hints = Hints(
-            stoch=model["rssm"]["stoch"],
-            agent=model["rep_loss"],
-            task=env["task"],
-            action_repeat=env["action_repeat"],
-        )
-        for name, kind in (("stoch", int), ("agent", str), ("task", str), ("action_repeat", int)):
-            if not isinstance(getattr(hints, name), kind):
-                raise ValueError(f"{name} is {getattr(hints, name)!r}")
-    except (KeyError, TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise InputError(f"{path}: not the resolved config of an R2-Dreamer run ({error!s:.120})") from None
-    return hints

@@ -1,10 +1,12 @@
 """The weight file: safetensors with one JSON card that says what the agent is and where it came from."""
 
+import functools
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from wmjax.victims.dreamer import AGENTS, Dreamer
 FORMAT = "wmjax-victim-1"
 _LARGEST_SIZE = 1 << 17
 _MOST_LAYERS = 32
+_MOST_STAGES = 8
 
 _TRAINING_ONLY = ("ema_encoder", "ema_obs_proj", "feat_proj", "obs_proj", "projector", "prototypes", "return_ema")
 """Parts that no inference reads; kept so that converting loses nothing."""
@@ -43,21 +46,26 @@ class Card:
 
 
 def write(path: Path, card: Card, flat: Mapping[str, np.ndarray]) -> None:
-    """Write `flat` (names as `rssm/prior/out/kernel`) and `card`, whole or not at all; same input, same bytes."""
+    """Write `flat` (names as `rssm/prior/out/kernel`) and `card`, whole or not at all; same input, same bytes.
+
+    Raises InputError where `path` cannot be written.
+    """
     # One metadata entry: the library does not keep the order of several.
-    text = json.dumps({"format": FORMAT, **asdict(card)}, sort_keys=True)
-    data = safetensors.numpy.save(dict(flat), metadata={"wmjax": text})
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    data = safetensors.numpy.save(dict(flat), metadata={"wmjax": _text(card)})
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".wmjax-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def read(path: Path) -> tuple[Card, Params]:
@@ -66,20 +74,37 @@ def read(path: Path) -> tuple[Card, Params]:
     Raises InputError where the file is missing, is not one of ours, or its tensors do not fit its card.
     """
     card = read_card(path)
-    flat = safetensors.numpy.load_file(path)
+    with _foreign_is_input_error(path):
+        flat = safetensors.numpy.load_file(path)
+        tree = unflatten_dict(flat, sep="/")
     check_tree(flat, card.victim, str(path))
-    return card, jax.tree.map(jnp.asarray, unflatten_dict(flat, sep="/"))
+    return card, jax.tree.map(jnp.asarray, tree)
 
 
 def read_card(path: Path) -> Card:
     """Return the card alone; raises InputError where the file is missing or not one of ours."""
-    try:
+    with _foreign_is_input_error(path):
         with safetensors.safe_open(path, framework="numpy") as file:
-            card = json.loads((file.metadata() or {})["wmjax"])
-        if card.pop("format") != FORMAT:
+            text = file.metadata()["wmjax"]
+        values = json.loads(text)
+        if values.pop("format") != FORMAT:
             raise InputError(f"{path}: written by another version of wmjax; convert the checkpoint again")
-        card = cattrs.Converter(forbid_extra_keys=True).structure(card, Card)
-        _check_sizes(card.victim)
+        card = cattrs.Converter(forbid_extra_keys=True).structure(values, Card)
+        # Structuring is lenient, "8" and true count as integers; a card that we wrote comes back as the same text.
+        if _text(card) != text or card.action_repeat < 1:
+            raise ValueError("not written by `write`")
+        check_sizes(card.victim)
+    return card
+
+
+def _text(card: Card) -> str:
+    return json.dumps({"format": FORMAT, **asdict(card)}, sort_keys=True)
+
+
+@contextmanager
+def _foreign_is_input_error(path: Path) -> Iterator[None]:
+    try:
+        yield
     except InputError:
         raise
     except FileNotFoundError:
@@ -88,7 +113,6 @@ def read_card(path: Path) -> Card:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
     except Exception:
         raise InputError(f"{path}: not an agent converted by wmjax; `wmjax convert` makes one from latest.pt") from None
-    return card
 
 
 def file_sha256(path: Path) -> str:
@@ -97,6 +121,7 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+@functools.cache
 def template(victim: Dreamer) -> dict[str, tuple[int, ...]]:
     """Return the shape of every weight that inference reads, by name."""
     tree = jax.eval_shape(victim.init, jax.random.key(0))
@@ -118,17 +143,25 @@ def check_tree(flat: Mapping[str, np.ndarray], victim: Dreamer, where: str) -> N
             raise InputError(f"{where}: {name} holds NaN or infinite values")
 
 
-def _check_sizes(victim: Dreamer) -> None:
-    sizes = [value for value in asdict(victim).values() if isinstance(value, int)]
-    layers = [getattr(victim, name) for name in asdict(victim) if name.endswith("_layers")]
+def check_sizes(victim: Dreamer) -> None:
+    """Raise ValueError unless the sizes can be those of an agent; only then is asking for its `template` safe."""
+    decodes = victim.agent == "dreamer"
+    for name, size in asdict(victim).items():
+        if isinstance(size, int):
+            layers = name.endswith("_layers")
+            optional = (layers and name != "obs_layers") or (name.startswith("decoder_") and not decodes)
+            if not (0 if optional else 1) <= size <= (_MOST_LAYERS if layers else _LARGEST_SIZE):
+                raise ValueError(f"{name} is {size}")
     sound = (
         victim.agent in AGENTS
-        and 1 <= len(victim.depths) <= _MOST_LAYERS
-        and all(0 <= size <= _LARGEST_SIZE for size in (*sizes, *victim.depths))
-        and max(layers) <= _MOST_LAYERS
+        and 1 <= len(victim.depths) <= _MOST_STAGES
+        and all(1 <= depth <= _LARGEST_SIZE for depth in victim.depths)
+        and victim.deter % victim.blocks == 0
+        and not (decodes and victim.depths[-1] % victim.decoder_blocks)
+        and victim.bins % 2 == 1
     )
     if not sound:
-        raise ValueError("impossible sizes")
+        raise ValueError("sizes that do not fit together")
 
 
 def listed(names: Any, most: int = 12) -> str:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from wmjax.core.errors import unknown_name
+from wmjax.core.errors import InputError, unknown_name
 from wmjax.victims.base import Params
 from wmjax.victims.dreamer import Dreamer
 from wmjax.victims.weights import Card, read, read_card
@@ -21,7 +21,7 @@ def locate(name_or_path: str | Path) -> Path:
     if path.suffix == ".safetensors" or len(path.parts) > 1:
         return path
     if str(name_or_path) not in names():
-        raise unknown_name("agent", str(name_or_path), [*names(), "or a path that ends in .safetensors"])
+        raise InputError(f"{unknown_name('agent', str(name_or_path), names())}; or a path that ends in .safetensors")
     return _AGENTS / f"{path}.safetensors"
 
 

@@ -1,7 +1,9 @@
 """A Dreamer-family agent as pure functions of its weights, behind the Victim contract."""
 
 from dataclasses import dataclass
+from typing import Any, cast
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
@@ -78,24 +80,24 @@ class Dreamer:
 
     def predict(self, params: Params, belief: Belief, action: jax.Array) -> Prediction:
         """Advance h_t and the prior from `belief` and the `action` [B, A] taken after it; no image needed."""
-        rssm, weights = self._rssm, {"params": params["rssm"]}
-        deter = rssm.apply(weights, belief.stoch, belief.deter, action, method=RSSM.advance)
+        rssm, weights = self._rssm, params["rssm"]
+        deter = _apply(rssm, weights, belief.stoch, belief.deter, action, method=RSSM.advance)
         return Prediction(
             deter=deter,
-            prior_logits=rssm.apply(weights, deter, method=RSSM.prior_logits),
-            obs_hidden=rssm.apply(weights, deter, method=RSSM.obs_hidden),
+            prior_logits=_apply(rssm, weights, deter, method=RSSM.prior_logits),
+            obs_hidden=_apply(rssm, weights, deter, method=RSSM.obs_hidden),
         )
 
     def embed(self, params: Params, image: jax.Array) -> Embedding:
         """Encode `image` [B, H, W, 3], float32 in [0, 1], to [B, E]."""
-        return self._encoder.apply({"params": params["encoder"]}, image)
+        return _apply(self._encoder, params["encoder"], image)
 
     def update(
         self, params: Params, prediction: Prediction, embedding: Embedding, noise: jax.Array | None
     ) -> tuple[Belief, Internals]:
         """Fold the image in: posterior, latent sample, policy and value; `noise` is Gumbel [B, G, K] or None (mode)."""
-        weights = {"params": params["rssm"]}
-        post_logits = self._rssm.apply(weights, prediction.obs_hidden, embedding, method=RSSM.post_logits)
+        hidden = prediction.obs_hidden
+        post_logits = _apply(self._rssm, params["rssm"], hidden, embedding, method=RSSM.post_logits)
         belief = Belief(_draw(post_logits, noise), prediction.deter)
         internals = Internals(
             policy=self.policy(params, belief),
@@ -138,7 +140,7 @@ class Dreamer:
         """Return the reconstruction [B, H, W, 3] in [0, 1]; only the agent 'dreamer' has a decoder."""
         if self.agent != "dreamer":
             raise TypeError(f"agent {self.agent!r} has no decoder; only 'dreamer' reconstructs its image")
-        return self._decoder.apply({"params": params["decoder"]}, belief.stoch, belief.deter)
+        return _apply(self._decoder, params["decoder"], belief.stoch, belief.deter)
 
     # The networks: cheap descriptions without weights.
 
@@ -174,12 +176,16 @@ class Dreamer:
         }
 
     def _head(self, params: Params, name: str, belief: Belief) -> jax.Array:
-        return self._heads[name].apply({"params": params[name]}, feature(belief))
+        return _apply(self._heads[name], params[name], feature(belief))
 
 
 def feature(belief: Belief) -> jax.Array:
     """Return what the heads read, [B, G*K + D]."""
     return jnp.concatenate([belief.stoch.reshape(*belief.stoch.shape[:-2], -1), belief.deter], axis=-1)
+
+
+def _apply(module: nn.Module, weights: Params, *inputs: jax.Array, method: Any = None) -> jax.Array:
+    return cast(jax.Array, module.apply({"params": weights}, *inputs, method=method))
 
 
 def _draw(logits: jax.Array, noise: jax.Array | None) -> jax.Array:

@@ -1,0 +1,100 @@
+"""The command line: exit codes, one-line errors, and that help needs nothing heavy."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from wmjax import cli
+
+
+@pytest.fixture
+def wmjax(monkeypatch, capsys, tmp_path):
+    """Run the command line in this process, in an empty folder; returns (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XLA_FLAGS", "")
+    terminate = signal.getsignal(signal.SIGTERM)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["wmjax", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(stop.value.code or 0), out, err
+
+    yield run
+    signal.signal(signal.SIGTERM, terminate)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "absent.toml"], ["absent.toml", "No such file"]),
+        (["run", "wrong.toml"], ["wrong.toml", "objectve", "known", "objectives"]),
+        (["run", "unknown.toml"], ["unknown agent", "nobody", "dmc_cartpole_balance_r2dreamer_1m"]),
+        (["run", "--batch", "0"], ["batch is 0", "1 to"]),
+        (["report", "absent"], ["absent"]),
+        (["report", "."], ["rows"]),
+        (["convert", "absent.pt", "-o", "out.safetensors"], ["absent.pt", "no such file"]),
+        (["convert", "wrong.toml", "-o", "out.safetensors"], ["wrong.toml", "not a checkpoint"]),
+        (["convert", "wrong.toml", "-o", "out.bin"], ["out.bin", ".safetensors"]),
+        (["zoo", "nobody"], ["nobody", "known", "dmc_cartpole_balance_r2dreamer_1m"]),
+    ],
+)
+def test_wrong_input_is_one_line_and_code_2(wmjax, tmp_path, arguments, words):
+    axes = "budgets = [0.1]\nseeds = [1]\n"
+    (tmp_path / "wrong.toml").write_text(f'objectve = ["pda"]\nvictims = ["nobody"]\n{axes}')
+    (tmp_path / "unknown.toml").write_text(f'objectives = ["pda"]\nvictims = ["nobody"]\n{axes}')
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = wmjax(*arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("wmjax: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_unknown_command_and_option_are_code_2(wmjax):
+    assert wmjax("frobnicate")[0] == 2
+    assert wmjax("run", "--frobnicate")[0] == 2
+
+
+def test_zoo_lists_agents_and_shows_a_card(wmjax):
+    code, out, _ = wmjax("zoo")
+    assert code == 0
+    assert "dmc_cartpole_balance_r2dreamer_1m" in out
+    code, out, _ = wmjax("zoo", "dmc_cartpole_balance_r2dreamer_1m")
+    assert code == 0
+    assert "606.4" in out
+    assert "half-trained" in out
+
+
+def test_help_does_not_import_jax():
+    code = """
+import sys
+from wmjax import cli
+sys.argv = ["wmjax", "--help"]
+try:
+    cli.main()
+except SystemExit as stop:
+    assert not stop.code
+assert "jax" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in ("run", "report", "convert", "zoo", "doctor"):
+        assert name in done.stdout
+
+
+def test_interruption_is_code_130(wmjax, monkeypatch):
+    def interrupted(_: cli.Run) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_run", interrupted)
+    code, _, err = wmjax("run")
+    assert code == 130
+    assert "goes on where this one stopped" in err

@@ -1,0 +1,662 @@
+"""PyTorch checkpoints of any size become the same agents; anything else is refused in one line, and nothing happens."""
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections import OrderedDict
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="converting a PyTorch checkpoint needs torch")
+
+import yaml  # noqa: E402
+from safetensors.numpy import load_file  # noqa: E402
+
+import wmjax  # noqa: E402
+from benchmarks import torch_agent, torch_attacks  # noqa: E402
+from wmjax import attacks  # noqa: E402
+from wmjax.attacks.attack import Attack, Draw, attacker_loss, threat  # noqa: E402
+from wmjax.core.errors import InputError  # noqa: E402
+from wmjax.victims.base import Belief  # noqa: E402
+from wmjax.victims.dreamer import AGENTS  # noqa: E402
+from wmjax.victims.dreamer.layout import weights  # noqa: E402
+from wmjax.victims.weights import read_card  # noqa: E402
+
+SMALL = torch_agent.Sizes("r2dreamer", deter=12, blocks=3, hidden=6, stoch=3, discrete=2, depth=1, units=5, action=2)
+ODD = [
+    torch_agent.Sizes("dreamer", deter=60, blocks=6, hidden=20, stoch=5, discrete=3, depth=3, units=28, action=7),
+    torch_agent.Sizes("r2dreamer", deter=36, blocks=4, hidden=24, stoch=7, discrete=5, depth=3, units=16, action=1),
+    torch_agent.Sizes("infonce", deter=50, blocks=5, hidden=17, stoch=1, discrete=9, depth=2, units=33, action=3),
+    torch_agent.Sizes("dreamerpro", deter=21, blocks=1, hidden=8, stoch=11, discrete=2, depth=1, units=12, action=2),
+    torch_agent.Sizes("dreamer", deter=40, blocks=20, hidden=12, stoch=3, discrete=7, depth=5, units=9, action=1),
+]
+
+
+def state_dict(sizes=SMALL, seed=0):
+    return torch_agent.checkpoint_state_dict(torch_agent.random_agent(sizes, seed))
+
+
+def save(path, state, **others):
+    torch.save({"agent_state_dict": state, "optims_state_dict": {"_optimizer": {"state": {}}}, **others}, path)
+    return path
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    return save(tmp_path / "latest.pt", state_dict())
+
+
+def everything(folder):
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def refuse(source, *words, out=None, stoch=3, agent="r2dreamer", **hints):
+    """Assert that converting fails in one line that has all `words` in it, and leaves no trace."""
+    before = everything(source.parent)
+    start = time.monotonic()
+    with pytest.raises(InputError) as error:
+        wmjax.convert(source, out or source.parent / "out.safetensors", stoch=stoch, agent=agent, **hints)
+    message = str(error.value)
+    assert "\n" not in message
+    assert len(message) < 700
+    for word in words:
+        assert str(word) in message, message
+    assert everything(source.parent) == before
+    assert time.monotonic() - start < 20
+
+
+# The same agent, at sizes that nobody told the converter.
+
+
+def tensor(x):
+    return torch.from_numpy(np.array(x))
+
+
+@pytest.mark.parametrize("sizes", ODD, ids=lambda sizes: f"{sizes.agent}-{sizes.deter}")
+def test_any_sizes(sizes, tmp_path, agrees):
+    original = torch_agent.random_agent(sizes, seed=1)
+    save(tmp_path / "latest.pt", torch_agent.checkpoint_state_dict(original))
+    out = wmjax.convert(tmp_path / "latest.pt", tmp_path / "a.safetensors", stoch=sizes.stoch, agent=sizes.agent)
+    victim, params = wmjax.load(out)
+    assert (victim.action_size, victim.latent_shape) == (sizes.action, (sizes.stoch, sizes.discrete))
+    assert (victim.deter, victim.hidden, victim.units, victim.blocks) == (
+        sizes.deter, sizes.hidden, sizes.units, sizes.blocks,
+    )  # fmt: skip
+    assert (victim.depths, victim.image_size, victim.agent) == (sizes.channels, 64, sizes.agent)
+
+    rng, batch = np.random.default_rng(2), 4
+    normal = lambda *shape: rng.standard_normal((batch, *shape)).astype(np.float32)  # noqa: E731
+    latent = victim.latent_shape
+    stoch = np.eye(sizes.discrete, dtype=np.float32)[rng.integers(sizes.discrete, size=(batch, sizes.stoch))]
+    deter, action, gumbel, other = normal(sizes.deter), 2 * normal(sizes.action), *rng.gumbel(size=(2, batch, *latent))
+    deter, gumbel, other = np.tanh(deter), gumbel.astype(np.float32), other.astype(np.float32)
+    image = rng.uniform(size=(batch, 64, 64, 3)).astype(np.float32)
+
+    @jax.jit
+    def ours(params):
+        prediction = victim.predict(params, Belief(stoch, deter), action)
+        embedding = victim.embed(params, image)
+        belief, internals = victim.update(params, prediction, embedding, gumbel)
+        heads = {name: getattr(victim, name)(params, belief) for name in ("slow_value", "reward", "cont")}
+        decoded = victim.decode(params, belief) if victim.agent == "dreamer" else None
+        attack, hunt = Attack(), threat(list(attacks.OBJECTIVES) * batch, [0.1] * 5 * batch)
+        wide = lambda tree: jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x), 5, axis=0), tree)  # noqa: E731
+        drawn = Draw(jnp.zeros((5 * batch, 64, 64, 3)), wide(other))
+        loss = attacker_loss(attack, victim, params, *wide((prediction, embedding, gumbel)), drawn, hunt)
+        losses, pullback = jax.vjp(loss, wide(image))
+        return prediction, embedding, internals, heads, decoded, losses, pullback(jnp.ones_like(losses))[0]
+
+    prediction, embedding, internals, heads, decoded, losses, gradients = ours(params)
+    theirs_deter, prior = original.predict(tensor(stoch), tensor(deter), tensor(action))
+    theirs_embedding = original.encoder(tensor(image))
+    post = original.rssm.posterior(theirs_deter, theirs_embedding)
+    drawn = torch_agent.draw(post, tensor(gumbel))
+    feature = torch_agent.feature(drawn, theirs_deter)
+    mean, std = original.policy(feature)
+    agrees("embedding", embedding, theirs_embedding)
+    agrees("deter", prediction.deter, theirs_deter)
+    agrees("prior", prediction.prior_logits, prior)
+    agrees("posterior", internals.post_logits, post)
+    np.testing.assert_array_equal(internals.stoch, drawn)
+    agrees("mean", internals.policy.mean, mean)
+    agrees("std", internals.policy.std, std)
+    agrees("value", internals.value, torch_agent.two_hot_mean(original.value(feature)))
+    agrees("slow value", heads["slow_value"].mean(), torch_agent.two_hot_mean(original._slow_value(feature)))
+    agrees("reward", heads["reward"].mean(), torch_agent.two_hot_mean(original.reward(feature)))
+    agrees("cont", heads["cont"].logit, original.cont(feature)[:, 0])
+    if sizes.agent == "dreamer":
+        agrees("decoded", decoded, original.decoder._cnn(drawn, theirs_deter))
+    step = torch_attacks.Step(theirs_deter, prior, tensor(other), drawn)
+    for row, name in enumerate(attacks.OBJECTIVES):
+        loss, gradient = torch_attacks.loss_and_grad(torch_attacks.OBJECTIVES[name], original, tensor(image), step)
+        agrees(f"{name} loss", losses[row::5], loss, 1e-4)
+        agrees(f"{name} gradient", gradients[row::5], gradient, 1e-4)
+
+
+# What the file holds.
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_nothing_is_lost(agent, tmp_path):
+    """Every live tensor is in the file bit for bit; only the `_frozen_*` aliases are not."""
+    sizes = replace(SMALL, agent=agent, depth=3)
+    state = state_dict(sizes)
+    out = wmjax.convert(save(tmp_path / "latest.pt", state), tmp_path / "a.safetensors", stoch=3, agent=agent)
+    victim, _ = wmjax.load(out)
+    kept, parts = load_file(out), {}
+    for weight in weights(victim):
+        parts.setdefault(weight.key, []).append(kept.pop(weight.path).transpose(np.argsort(weight.axes)))
+    assert not kept
+    assert parts.keys() == {key for key in state if not key.startswith("_frozen_")}
+    for key, pieces in parts.items():
+        np.testing.assert_array_equal(np.concatenate(pieces, axis=min(1, pieces[0].ndim - 1)), state[key].numpy())
+
+
+def test_the_same_bytes_again_and_in_another_process(checkpoint, tmp_path):
+    outs = [tmp_path / f"{i}.safetensors" for i in range(3)]
+    for out in outs[:2]:
+        wmjax.convert(checkpoint, out, stoch=3, agent="infonce", task="dmc_walker_walk")
+    code = "import sys, wmjax; wmjax.convert(*sys.argv[1:], stoch=3, agent='infonce', task='dmc_walker_walk')"
+    environment = os.environ | {"PYTHONHASHSEED": "7"}
+    subprocess.run([sys.executable, "-c", code, checkpoint, outs[2]], check=True, env=environment)
+    assert outs[0].read_bytes() == outs[1].read_bytes() == outs[2].read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*(out.name for out in outs), "latest.pt"]
+
+
+def test_card_says_where_it_came_from(checkpoint, tmp_path):
+    out = tmp_path / "a.safetensors"
+    wmjax.convert(checkpoint, out, stoch=3, agent="infonce", task="dmc_walker_walk", action_repeat=4)
+    card = read_card(out)
+    assert (card.task, card.action_repeat, card.source) == ("dmc_walker_walk", 4, "latest.pt")
+    sha = subprocess.run(["sha256sum", checkpoint], check=True, capture_output=True, text=True).stdout.split()[0]
+    assert card.source_sha256 == sha
+    assert card.converter == wmjax.__version__
+    assert card.victim.agent == "infonce"
+
+
+def test_trained_checkpoint_needs_no_flags(shared, tmp_path):
+    source = shared / "checkpoints" / "dmc_cartpole_balance_r2dreamer_1m" / "latest.pt"
+    out = wmjax.convert(source, tmp_path / "a.safetensors")
+    card = read_card(out)
+    assert (card.task, card.action_repeat) == ("dmc_cartpole_balance", 2)
+    victim = card.victim
+    assert (victim.agent, victim.stoch, victim.discrete, victim.deter) == ("r2dreamer", 32, 8, 512)
+    assert (victim.hidden, victim.units, victim.blocks, victim.depths) == (64, 64, 8, (16, 24, 32, 32))
+    assert victim.action_size == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_precisions(dtype, tmp_path):
+    state = OrderedDict((key, value.to(dtype)) for key, value in state_dict().items())
+    out = wmjax.convert(save(tmp_path / "latest.pt", state), tmp_path / "a.safetensors", stoch=3, agent="infonce")
+    kept = load_file(out)["actor/linear0/kernel"]
+    np.testing.assert_array_equal(kept, state["actor.mlp.layers.actor_linear0.weight"].float().numpy().T)
+
+
+def test_an_existing_file_is_replaced(checkpoint, tmp_path):
+    out = tmp_path / "a.safetensors"
+    out.write_text("old")
+    wmjax.convert(checkpoint, out, stoch=3, agent="infonce")
+    assert wmjax.load(out)[0].agent == "infonce"
+
+
+# Files that are no checkpoints.
+
+
+@pytest.mark.parametrize("content", [b"", b"hello\n" * 1000, b"PK\x03\x04", bytes(range(256)) * 400])
+def test_foreign_bytes(content, tmp_path):
+    (tmp_path / "latest.pt").write_bytes(content)
+    refuse(tmp_path / "latest.pt", "latest.pt", "not a checkpoint")
+
+
+def test_random_bytes(tmp_path):
+    for seed in range(5):
+        (tmp_path / "latest.pt").write_bytes(np.random.default_rng(seed).bytes(5000))
+        refuse(tmp_path / "latest.pt", "not a checkpoint")
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.9, 0.999])
+def test_truncated(share, checkpoint):
+    content = checkpoint.read_bytes()
+    checkpoint.write_bytes(content[: int(share * len(content))])
+    refuse(checkpoint, "not a checkpoint")
+
+
+def test_damaged(checkpoint):
+    """A flipped byte anywhere either shows, or only changes a number: nothing but InputError comes out."""
+    content = bytearray(checkpoint.read_bytes())
+    refused = 0
+    for position in np.random.default_rng(0).integers(len(content), size=40):
+        damaged = content.copy()
+        damaged[position] ^= 0xFF
+        checkpoint.write_bytes(damaged)
+        try:
+            wmjax.convert(checkpoint, checkpoint.with_name("out.safetensors"), stoch=3, agent="infonce")
+        except InputError:
+            refused += 1
+    assert refused > 5
+
+
+def test_missing_file_and_folder(tmp_path):
+    refuse(tmp_path / "none.pt", "none.pt", "no such file")
+    (tmp_path / "folder.pt").mkdir()
+    refuse(tmp_path / "folder.pt", "folder.pt", "is a folder")
+    refuse(tmp_path / ("x" * 300), "name too long")
+
+
+def test_foreign_zip(tmp_path):
+    with zipfile.ZipFile(tmp_path / "latest.pt", "w") as archive:
+        archive.writestr("notes/readme.txt", "hello")
+    refuse(tmp_path / "latest.pt", "not a checkpoint", "data.pkl")
+
+
+def test_old_torch_format(tmp_path):
+    torch.save({"agent_state_dict": state_dict()}, tmp_path / "a.pt", _use_new_zipfile_serialization=False)
+    refuse(tmp_path / "a.pt", "not a checkpoint", "not a zip file")
+
+
+class Call:
+    """A pickle that calls a function when it is opened."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+def repack(source, target, pickled, compression=zipfile.ZIP_STORED):
+    """Copy a torch file with another pickle in it."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", compression) as new:
+        for name in old.namelist():
+            new.writestr(name, pickled if name.endswith("data.pkl") else old.read(name))
+    return target
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"agent_state_dict": {"a": x}}])
+def test_code_is_not_run(wrap, protocol, checkpoint, tmp_path):
+    marker = tmp_path / "marker"
+    payload = pickle.dumps(wrap(Call(os.system, f"touch {marker}")), protocol)
+    (tmp_path / "bare.pt").write_bytes(payload)
+    refuse(tmp_path / "bare.pt", "not a checkpoint")
+    refuse(repack(checkpoint, tmp_path / "zipped.pt", payload), "no code")
+    torch.save(wrap(Call(os.system, f"touch {marker}")), tmp_path / "saved.pt")
+    refuse(tmp_path / "saved.pt", "no code", "system")
+    assert not marker.exists()
+    pickle.loads(payload)
+    assert marker.exists()
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [Call(bytearray, 1 << 33), Call(torch.empty, 1 << 40), Call(torch._utils._rebuild_meta_tensor_no_storage,
+        torch.float32, (1 << 40,), (1,), False)],
+)  # fmt: skip
+def test_memory_is_not_claimed(bomb, checkpoint, tmp_path):
+    refuse(repack(checkpoint, tmp_path / "bomb.pt", pickle.dumps({"agent_state_dict": {"a": bomb}}, 2)), "it names")
+
+
+def test_packed_archives_are_refused(checkpoint, tmp_path):
+    with zipfile.ZipFile(checkpoint) as archive:
+        pickled = archive.read("latest/data.pkl")
+    refuse(repack(checkpoint, tmp_path / "packed.pt", pickled, zipfile.ZIP_DEFLATED), "packed entries")
+
+
+def test_storages_of_another_size_are_refused(checkpoint, tmp_path):
+    """A pickle that claims more numbers than its storage holds."""
+    with zipfile.ZipFile(checkpoint) as archive:
+        pickled = archive.read("latest/data.pkl")
+    assert pickled.count(b"cpuq") == 1
+    at = pickled.index(b"K", pickled.index(b"cpuq"))
+    claimed = pickled[:at] + b"J" + (1 << 30).to_bytes(4, "little") + pickled[at + 2 :]
+    refuse(repack(checkpoint, tmp_path / "claims.pt", claimed), "not a checkpoint")
+
+
+# Torch files that hold something else.
+
+
+@pytest.mark.parametrize(
+    "content",
+    [[1, 2], {}, {"agent_state_dict": {}}, {"agent_state_dict": [1]}, {"optims_state_dict": {}}, {"a": torch.ones(3)},
+     torch.ones(3), 3, None, "text", {"model": {"a": torch.ones(3)}}],
+    ids=repr,
+)  # fmt: skip
+def test_other_content(content, tmp_path):
+    torch.save(content, tmp_path / "latest.pt")
+    refuse(tmp_path / "latest.pt", "no agent_state_dict")
+
+
+@pytest.mark.parametrize("entry", [("a", 3), (3, torch.ones(2)), ("a", None), ("a", {"b": torch.ones(2)})])
+def test_entries_that_are_no_tensors(entry, tmp_path):
+    refuse(save(tmp_path / "latest.pt", state_dict() | dict([entry])), "not a named tensor")
+
+
+def test_another_network(tmp_path):
+    refuse(save(tmp_path / "latest.pt", torch.nn.Linear(3, 4).state_dict()), "not an agent")
+    refuse(save(tmp_path / "latest.pt", {"prj.w.weight": torch.ones(3, 4)}), "not an agent", "no tensor rssm")
+
+
+def test_missing_keys_are_listed(tmp_path):
+    gone = ["rssm._img_net.img_net_1.bias", "_slow_value.last.weight", "return_ema.ema_vals"]
+    state = state_dict()
+    for key in gone:
+        del state[key]
+    refuse(save(tmp_path / "latest.pt", state), "missing keys", *gone)
+
+
+def test_unknown_keys_are_listed(tmp_path):
+    more = {"rssm.extra.weight": torch.ones(3), "tail": torch.ones(2)}
+    refuse(save(tmp_path / "latest.pt", state_dict() | more), "unknown keys", *more)
+    many = {f"more_{i:03}": torch.ones(1) for i in range(500)}
+    refuse(save(tmp_path / "latest.pt", state_dict() | many), "unknown keys", "more_000", "488 more")
+
+
+def test_every_single_missing_key_is_noticed(tmp_path):
+    complete = state_dict(replace(SMALL, agent="dreamer", depth=3))
+    for key in complete:
+        state = OrderedDict((name, value) for name, value in complete.items() if name != key)
+        save(tmp_path / "latest.pt", state)
+        if key.startswith("_frozen_"):
+            continue
+        with pytest.raises(InputError):
+            wmjax.convert(tmp_path / "latest.pt", tmp_path / "out.safetensors", stoch=3, agent="dreamer")
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+@pytest.mark.parametrize("change", [lambda x: x[None], lambda x: x[..., :-1], lambda x: x[:1]])
+def test_every_wrong_shape_is_noticed(change, tmp_path):
+    """Of every tensor that inference reads."""
+    complete = state_dict(replace(SMALL, agent="dreamer", depth=3))
+    for key in complete:
+        changed = change(complete[key])
+        if key.startswith("_frozen_") or key.startswith("return_ema") or changed.shape == complete[key].shape:
+            continue
+        save(tmp_path / "latest.pt", complete | {key: changed.clone()})
+        with pytest.raises(InputError) as error:
+            wmjax.convert(tmp_path / "latest.pt", tmp_path / "out.safetensors", stoch=3, agent="dreamer")
+        assert "\n" not in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["latest.pt"]
+
+
+def test_wrong_shape_is_named(tmp_path):
+    key = "rssm._img_net.img_net_1.weight"
+    refuse(save(tmp_path / "latest.pt", state_dict() | {key: torch.ones(6)}), key, "1 axes, expected 2")
+    refuse(save(tmp_path / "latest.pt", state_dict() | {key: torch.ones(6, 7)}), "[7, 6]", "expected float32[6, 6]")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e39])
+def test_numbers_must_be_finite(value, tmp_path):
+    state = state_dict()
+    key = "actor.last.bias"
+    state[key] = torch.full_like(state[key], value, dtype=torch.float64)
+    refuse(save(tmp_path / "latest.pt", state), "actor/out/bias", "NaN or infinite")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: x.to(torch.int32),
+        lambda x: x.to(torch.bool),
+        lambda x: x.to(torch.complex64),
+        lambda x: torch.ones(()).expand(1 << 20, 1 << 20),
+        lambda x: torch.ones(1, 1).expand(*x.shape),
+    ],
+    ids=["int", "bool", "complex", "giant", "expanded"],
+)
+def test_tensors_must_be_plain(make, tmp_path):
+    state = state_dict()
+    key = "actor.last.weight"
+    state[key] = make(state[key])
+    refuse(save(tmp_path / "latest.pt", state), key, "not a plain floating-point tensor")
+
+
+def test_sparse_tensors_are_refused(tmp_path):
+    state = state_dict()
+    state["actor.last.weight"] = state["actor.last.weight"].to_sparse()
+    refuse(save(tmp_path / "latest.pt", state), "not a checkpoint", "sparse")
+
+
+def test_discrete_actions_are_not_supported(tmp_path):
+    state = state_dict() | {"actor.last.weight": torch.ones(3, 5), "actor.last.bias": torch.ones(3)}
+    refuse(save(tmp_path / "latest.pt", state), "only continuous actions")
+
+
+def test_layers_without_end(tmp_path):
+    state = state_dict()
+    for i in range(3, 3000):
+        for part in ("linear{}.weight", "linear{}.bias", "norm{}.weight"):
+            state[f"actor.mlp.layers.actor_{part.format(i)}"] = torch.ones(1)
+    refuse(save(tmp_path / "latest.pt", state), "do not fit together")
+
+
+# What the tensors do not tell.
+
+
+def test_stoch(checkpoint):
+    refuse(checkpoint, "stoch is not given", "6 latent units", "--stoch", stoch=None)
+    refuse(checkpoint, "stoch is 4", "must divide", "6 latent units", stoch=4)
+    for wrong in (0, -3, True, 3.0, "3"):
+        refuse(checkpoint, f"stoch is {wrong!r}", "whole number from 1", stoch=wrong)
+
+
+def test_action_repeat(checkpoint):
+    for wrong in (0, -1, True, 2.5):
+        refuse(checkpoint, f"action_repeat is {wrong!r}", "whole number from 1", action_repeat=wrong)
+
+
+def test_agent(checkpoint, tmp_path):
+    refuse(checkpoint, "r2dreamer and infonce", "--agent", agent=None)
+    refuse(checkpoint, "agent is 'dreamer'", "r2dreamer or infonce", agent="dreamer")
+    refuse(checkpoint, "unknown agent 'Dreamer4'", *AGENTS, agent="Dreamer4")
+    other = save(tmp_path / "d.pt", state_dict(replace(SMALL, agent="dreamerpro")))
+    refuse(other, "agent is 'infonce'", "dreamerpro", agent="infonce")
+    assert read_card(wmjax.convert(other, tmp_path / "d.safetensors", stoch=3)).victim.agent == "dreamerpro"
+
+
+def test_where_to(checkpoint, tmp_path):
+    refuse(checkpoint, "a.pt", "must end in .safetensors", out=tmp_path / "a.pt")
+    refuse(checkpoint, "must end in .safetensors", out=tmp_path / "a")
+    refuse(checkpoint, "no folder", out=tmp_path / "none" / "a.safetensors")
+    (tmp_path / "folder.safetensors").mkdir()
+    refuse(checkpoint, "is a folder", out=tmp_path / "folder.safetensors")
+    same = checkpoint.rename(tmp_path / "a.safetensors")
+    refuse(same, "is the checkpoint itself", out=same)
+    (tmp_path / "link.safetensors").symlink_to(same)
+    refuse(same, "is the checkpoint itself", out=tmp_path / "link.safetensors")
+    refuse(same, "name too long", out=tmp_path / f"{'x' * 300}.safetensors")
+
+
+# The config beside it.
+
+
+def config(**changes):
+    """A resolved config in the manner of the training code; `changes` use __ for dots, None deletes."""
+    tree = {
+        "env": {"task": "dmc_hopper_stand", "action_repeat": 2, "size": [64, 64]},
+        "model": {
+            "rep_loss": "infonce",
+            "act": "SiLU",
+            "norm": True,
+            "deter": 12,
+            "hidden": 6,
+            "discrete": 2,
+            "units": 5,
+            "depth": 1,
+            "rssm": {"stoch": 3, "deter": "${model.deter}", "blocks": 3, "unimix_ratio": 0.01, "act": "${model.act}"},
+            "encoder": {"cnn": {"kernel_size": 5, "minres": 4, "depth": "${model.depth}", "mults": [2, 3, 4, 4]}},
+            "actor": {"layers": 3, "dist": {"cont": {"name": "bounded_normal", "min_std": 0.1, "max_std": 1.0}}},
+            "critic": {"layers": 3, "dist": {"name": "symexp_twohot", "bin_num": 255}},
+        },
+        "seed": "${now:%H}",
+    }
+    for name, value in changes.items():
+        *sections, last = name.split("__")
+        branch = tree
+        for section in sections:
+            branch = branch[section]
+        if value is None:
+            del branch[last]
+        else:
+            branch[last] = value
+    return yaml.safe_dump(tree)
+
+
+def beside(checkpoint, text):
+    folder = checkpoint.parent / ".hydra"
+    folder.mkdir(exist_ok=True)
+    (folder / "config.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return checkpoint
+
+
+def test_config_is_read(checkpoint, tmp_path):
+    card = read_card(wmjax.convert(beside(checkpoint, config()), tmp_path / "a.safetensors"))
+    assert (card.task, card.action_repeat) == ("dmc_hopper_stand", 2)
+    assert (card.victim.agent, card.victim.stoch) == ("infonce", 3)
+    out = wmjax.convert(checkpoint, tmp_path / "a.safetensors", task="dmc_walker_run", action_repeat=1)
+    assert (read_card(out).task, read_card(out).action_repeat) == ("dmc_walker_run", 1)
+
+
+def test_references_are_followed_or_ignored(checkpoint, tmp_path):
+    text = config(model__rssm__stoch="${model.groups}", model__groups=3, model__rssm__blocks="${oc.env:BLOCKS}")
+    card = read_card(wmjax.convert(beside(checkpoint, text), tmp_path / "a.safetensors"))
+    assert card.victim.stoch == 3
+    for lost in ("${model.nowhere}", "${model.rssm.stoch}", "${..stoch}", "${oc.env:STOCH}"):
+        refuse(beside(checkpoint, config(model__rssm__stoch=lost)), "stoch is not given", stoch=None, agent=None)
+
+
+def test_config_may_leave_things_out(checkpoint, tmp_path):
+    gone = ("env__task", "env__action_repeat", "model__rssm__stoch", "model__rep_loss", "model__act", "model__depth")
+    text = config(**dict.fromkeys(gone))
+    out = wmjax.convert(beside(checkpoint, text), tmp_path / "a.safetensors", stoch=3, agent="r2dreamer")
+    card = read_card(out)
+    assert (card.task, card.action_repeat, card.victim.agent) == (None, 2, "r2dreamer")
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ("deter", 24),
+        ("hidden", 7),
+        ("discrete", 3),
+        ("units", 6),
+        ("rssm__deter", 13),
+        ("rssm__blocks", 4),
+        ("encoder__cnn__kernel_size", 3),
+        ("encoder__cnn__minres", 8),
+        ("actor__layers", 2),
+        ("critic__layers", 4),
+        ("critic__dist__bin_num", 256),
+        ("depth", 2),
+        ("encoder__cnn__depth", "one"),
+        ("encoder__cnn__mults", [1, 2, 3, 4]),
+        ("encoder__cnn__mults", [2, 3, 4, [4]]),
+        ("deter", "12"),
+        ("deter", {"value": 12}),
+    ],
+)
+def test_config_of_another_checkpoint(entry, value, checkpoint):
+    name = f"model.{entry.replace('__', '.')}"
+    words = ["config.yaml", "in the checkpoint"]
+    if entry not in ("depth", "encoder__cnn__mults"):
+        words.append(name)
+    refuse(beside(checkpoint, config(**{f"model__{entry}": value})), *words, stoch=None, agent=None)
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ("act", "ReLU"),
+        ("norm", False),
+        ("rssm__unimix_ratio", 0.1),
+        ("actor__dist__cont__min_std", 0.2),
+        ("actor__dist__cont__max_std", 2.0),
+        ("actor__dist__cont__name", "tanh_normal"),
+        ("critic__dist__name", "mse"),
+    ],
+)
+def test_config_of_another_inference_graph(entry, value, checkpoint):
+    name = f"model.{entry.replace('__', '.')}"
+    refuse(beside(checkpoint, config(**{f"model__{entry}": value})), name, repr(value), stoch=None, agent=None)
+
+
+def test_arguments_that_contradict_the_config(checkpoint):
+    beside(checkpoint, config())
+    refuse(checkpoint, "stoch is 2, but 3 in", "config.yaml", stoch=2, agent=None)
+    refuse(checkpoint, "agent is 'r2dreamer', but 'infonce' in", "config.yaml", stoch=None, agent="r2dreamer")
+    beside(checkpoint, config(model__rep_loss="dreamer"))
+    refuse(checkpoint, "agent is 'dreamer'", "tensors", stoch=None, agent=None)
+    beside(checkpoint, config(model__rssm__stoch=4))
+    refuse(checkpoint, "stoch is 4", "must divide", stoch=None, agent=None)
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ("model__rssm__stoch", "many"),
+        ("model__rssm__stoch", True),
+        ("model__rssm__stoch", 3.0),
+        ("model__rssm__stoch", [3]),
+        ("model__rep_loss", 3),
+        ("env__task", ["dmc_walker_walk"]),
+        ("env__action_repeat", "2"),
+    ],
+)
+def test_config_entries_of_the_wrong_type(entry, value, checkpoint):
+    name = entry.replace("__", ".")
+    refuse(beside(checkpoint, config(**{entry: value})), "config.yaml", name, "expected", stoch=None, agent=None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "just text",
+        "[1, 2",
+        "a: b: c",
+        "- env\n- model",
+        "env: 1\nmodel: 2",
+        "env: {}",
+        "\x00\x01",
+        b"\xff\xfe\xfa",
+        "[" * 100_000,
+        "env: !!python/object/apply:os.system ['touch marker']\nmodel: {}",
+        "env: !!python/name:os.system\nmodel: {}",
+        config() + "#" * (1 << 20),
+    ],
+    ids=range(13),
+)
+def test_foreign_configs(text, checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refuse(beside(checkpoint, text), "config.yaml", "not the config of an R2-Dreamer run", stoch=None, agent=None)
+    assert not (tmp_path / "marker").exists()
+
+
+def test_configs_that_never_end_when_written_out(checkpoint):
+    lines = ["a0: &a0 [x, x]", *(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 60))]
+    for entry, word in (("stoch", "expected int"), ("blocks", "a list")):
+        bomb = f"model: {{rssm: {{{entry}: *a59}}, rep_loss: infonce}}\nenv: {{}}\n"
+        given = 3 if entry == "blocks" else None
+        refuse(beside(checkpoint, "\n".join([*lines, bomb])), f"model.rssm.{entry}", word, stoch=given, agent=None)
+
+
+def test_changed_config_of_the_trained_checkpoint(shared, tmp_path):
+    source = shared / "checkpoints" / "dmc_cartpole_balance_r2dreamer_1m"
+    text = (source / ".hydra" / "config.yaml").read_text()
+    shutil.copyfile(source / "latest.pt", tmp_path / "latest.pt")
+    for old, new, words in (
+        ("  deter: 512", "  deter: 1024", ["model.deter is 1024", "512"]),
+        ("  discrete: 8\n", "  discrete: 16\n", ["model.discrete is 16", "8"]),
+        ("  depth: 8", "  depth: 16", ["16", "8"]),
+        ("    stoch: 32", "    stoch: 16", ["model.discrete is 8", "16"]),
+    ):
+        assert text.count(old) == 1
+        refuse(beside(tmp_path / "latest.pt", text.replace(old, new)), *words, stoch=None, agent=None)

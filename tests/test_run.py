@@ -1,0 +1,388 @@
+"""Whole studies on a real agent and real physics: complete, and the same whatever happens on the way."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import wmjax
+from wmjax.attacks import OBJECTIVES
+from wmjax.core.errors import InputError
+from wmjax.grid.lane import Lane
+from wmjax.grid.rows import CELL, SCHEMA, TIMING
+from wmjax.grid.run import run
+from wmjax.grid.spec import read_study
+from wmjax.grid.store import read_manifest
+from wmjax.rollout import MEANS
+from wmjax.victims import weights, zoo
+
+AGENT = "dmc_cartpole_balance_r2dreamer_1m"
+T = 8
+STUDY = f"""
+victims = ["{AGENT}"]
+objectives = ["random", "vsa"]
+optimizers = ["pgd"]
+budgets = [0, "8/255"]
+seeds = "20..22"
+steps = 2
+episode_steps = {T}
+"""
+CHUNKS = 6  # of two episodes, or one: clean, random and vsa, with three seeds each
+
+RUN = """
+import os, pathlib, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job would ignore it
+from wmjax import runtime
+runtime.use_compilation_cache()
+from wmjax.grid.run import run
+"""
+SLOWLY = "run(*sys.argv[1:], batch=2, on_progress=lambda progress: time.sleep(0.02))"
+DIE_BEFORE_A_RENAME = """
+rename = pathlib.Path.replace
+def die(path, target):
+    if target.suffix == ".parquet":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rename(path, target)
+pathlib.Path.replace = die
+"""
+
+
+@pytest.fixture(scope="module")
+def study_file(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("study") / "study.toml"
+    path.write_text(STUDY)
+    return path
+
+
+@pytest.fixture(scope="module")
+def study(study_file):
+    return read_study(study_file)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(study, tmp_path_factory):
+    """The outcome of the study when all goes well."""
+    return run(study, tmp_path_factory.mktemp("undisturbed") / "out", batch=2)
+
+
+def shards(folder: Path) -> dict[str, int]:
+    """The finished shards and when they were written."""
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob("rows/*.parquet")}
+
+
+def rows(folder: Path) -> list[dict]:
+    """All rows, sorted by cell, without the columns that two runs differ in."""
+    table = pa.concat_tables(pq.read_table(folder / "rows" / name) for name in shards(folder))
+    return table.sort_by([(name, "ascending") for name in CELL]).drop_columns(list(TIMING)).to_pylist()
+
+
+def assert_same_rows(got: list[dict], want: list[dict]) -> None:
+    assert len(got) == len(want)
+    for one, other in zip(got, want, strict=True):
+        assert one.keys() == other.keys()
+        for name, value in other.items():
+            np.testing.assert_array_equal(one[name], value, err_msg=name, strict=True)
+
+
+def workers(pid: int) -> list[int]:
+    """The processes that step environments for the process `pid`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == pid and b"wmjax.envs.worker" in (path / "cmdline").read_bytes():
+                found.append(int(path.name))
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # it has just ended
+    return found
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until(condition, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def test_rows_are_complete(study, undisturbed):
+    assert undisturbed.failed == {}
+    assert undisturbed.episodes == 9
+    assert undisturbed.notes == (zoo.caveat(AGENT),)
+    assert len(shards(undisturbed.folder)) == CHUNKS
+    for name in shards(undisturbed.folder):
+        assert pq.read_schema(undisturbed.folder / "rows" / name).equals(SCHEMA, check_metadata=True)
+    found = rows(undisturbed.folder)
+    cells = [("clean", 0.0)] * 3 + [("random", 8 / 255)] * 3 + [("vsa", 8 / 255)] * 3
+    assert [(row["objective"], row["eps"]) for row in found] == cells
+    assert [row["seed"] for row in found] == [20, 21, 22] * 3
+    for row in found:
+        attack = row["objective"]
+        assert (row["victim"], row["agent"], row["task"]) == (AGENT, "r2dreamer", "dmc_cartpole_balance")
+        assert (row["optimizer"], row["steps"], row["noise"]) == (
+            ("pgd", 2, "fresh") if attack == "vsa" else ("none", 0, "none")
+        )
+        assert row["mode"] == ("none" if attack == "clean" else "full")
+        assert row["attacked"] == (0 if attack == "clean" else T)
+        assert row["length"] == T
+        assert row["max_return"] == 2 * T
+        assert 0 < row["return"] <= row["max_return"]
+        assert row["nan"] is False
+        without = {"random": {"loss_first", "loss_last", "zero_grad"}, "clean": {*MEANS, "max_delta"}, "vsa": set()}
+        assert {name for name in (*MEANS, "max_delta") if np.isnan(row[name])} == without[attack]
+        assert attack == "clean" or 0.9 * row["eps"] < row["max_delta"] <= np.float32(row["eps"])
+        assert (row["wmjax"], row["device"]) == (wmjax.__version__, "cpu")
+        assert row["victim_sha256"] == weights.file_sha256(zoo.locate(AGENT))
+    assert len({row["return"] for row in found}) == 9
+    assert not list((undisturbed.folder / "errors").iterdir())
+    assert not workers(os.getpid())
+
+
+def test_the_manifest_says_what_was_run(undisturbed):
+    manifest = read_manifest(undisturbed.folder)
+    assert manifest["study"]["objectives"] == ["random", "vsa"]
+    assert manifest["versions"].keys() >= {"wmjax", "jax", "mujoco"}
+    assert manifest["device"] == "1 x cpu"
+    assert manifest["notes"] == [zoo.caveat(AGENT)]
+
+
+def test_a_finished_study_is_left_alone(study_file, undisturbed):
+    before, told = shards(undisturbed.folder), []
+    again = run(str(study_file), str(undisturbed.folder), batch=2, on_progress=told.append)
+    assert again == undisturbed
+    assert shards(undisturbed.folder) == before
+    assert [(progress.done, progress.total) for progress in told] == [(CHUNKS * T, CHUNKS * T)]
+
+
+def test_another_batch_size_or_study_does_not_mix(study, undisturbed):
+    before = rows(undisturbed.folder)
+    for other, batch in [(study, 3), (replace(study, seeds=(20,)), 2)]:
+        with pytest.raises(InputError, match="holds the results of another study"):
+            run(other, undisturbed.folder, batch=batch)
+    assert_same_rows(rows(undisturbed.folder), before)
+
+
+def test_a_larger_study_compiles_nothing_new(study, undisturbed, tmp_path, caplog):
+    """Objectives, budgets, modes, seeds and length share the programs that are there."""
+    larger = replace(
+        study,
+        objectives=("random", *OBJECTIVES),
+        budgets=(1 / 255, 0.1),
+        modes=("full", "first_half", "sparse(2)"),
+        seeds=(7,),
+        episode_steps=2,
+    )
+    jax.config.update("jax_log_compiles", True)
+    try:
+        with caplog.at_level("WARNING", logger="jax"):
+            assert run(larger, tmp_path / "out", batch=2).episodes == 1 + 6 * 2 * 3
+            counted = [message for message in caplog.messages if message.startswith("Compiling")]
+            assert counted == []
+            jax.jit(lambda x: x + 1)(np.zeros(3))  # that compilations are counted at all
+            assert any(message.startswith("Compiling") for message in caplog.messages)
+    finally:
+        jax.config.update("jax_log_compiles", False)
+
+
+def test_first_seeds_are_kept_frame_by_frame(undisturbed):
+    first = [row for row in rows(undisturbed.folder) if row["seed"] == 20]
+    assert len(list(undisturbed.folder.glob("traces/*"))) == len(first) == 3
+    for row in first:
+        names = ("victim", "task", "objective", "optimizer", "mode", "eps", "seed")
+        file = undisturbed.folder / "traces" / ("__".join(str(row[name]) for name in names) + ".npz")
+        with np.load(file, allow_pickle=False) as arrays:
+            trace = dict(arrays)
+        meta = json.loads(trace["meta"].item())
+        assert [meta[name] for name in CELL] == [row[name] for name in CELL]
+        assert np.sum(trace["reward"]) == pytest.approx(row["return"], rel=1e-12)
+        assert meta["return"] == row["return"]
+        assert trace["frames"].shape == trace["seen"].shape == (T, 64, 64, 3)
+        assert trace["frames"].dtype == trace["seen"].dtype == np.uint8
+        assert trace["action"].shape == (T, 1)
+        assert trace["attacked"].tolist() == [row["objective"] != "clean"] * T
+        farthest = np.abs(trace["seen"].astype(int) - trace["frames"]).max(axis=(1, 2, 3))
+        assert farthest.tolist() == [0 if row["objective"] == "clean" else 8] * T
+
+
+def test_an_episode_is_the_same_in_another_study(study, undisturbed, tmp_path):
+    """Its rows do not depend on what else is in the study, on its place in a chunk, or on how its agent is named."""
+    path = tmp_path / f"{AGENT}.safetensors"
+    path.write_bytes(zoo.locate(AGENT).read_bytes())
+    other = run(replace(study, victims=(str(path),), objectives=("vsa",), seeds=(22, 20)), tmp_path / "out", batch=2)
+    assert other.notes == ()  # an agent of the user's own has no card
+    want = [row for row in rows(undisturbed.folder) if row["objective"] != "random" and row["seed"] != 21]
+    assert_same_rows(rows(other.folder), want)
+
+
+class TestInterrupted:
+    @pytest.fixture
+    def start(self, study_file, tmp_path):
+        """Start the study in a process of its own; it must end, and its workers with it."""
+        started = []
+
+        def call(code: str, **environment: str) -> subprocess.Popen:
+            process = subprocess.Popen(
+                [sys.executable, "-c", RUN + code, study_file, tmp_path / "out"],
+                env=os.environ | environment,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            started.append(process)
+            return process
+
+        yield call
+        for process in started:
+            process.kill()
+            process.communicate()
+
+    def test_killed_twice_then_interrupted_then_resumed(self, start, study, undisturbed, tmp_path):
+        out = tmp_path / "out"
+
+        process = start(SLOWLY)
+        wait_until(lambda: shards(out))
+        helpers = workers(process.pid)
+        assert helpers
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        wait_until(lambda: not any(map(running, helpers)), 20)
+        first = shards(out)
+        assert 1 <= len(first) < CHUNKS
+
+        process = start(DIE_BEFORE_A_RENAME + SLOWLY)
+        assert process.wait(120) == -signal.SIGKILL
+        assert shards(out) == first
+        assert len(list(out.glob("rows/.*.part"))) == 1
+
+        process = start(SLOWLY)
+        wait_until(lambda: len(shards(out)) > len(first))
+        helpers = workers(process.pid)
+        assert helpers
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+        assert process.returncode == -signal.SIGINT
+        assert said.rstrip().endswith("KeyboardInterrupt")
+        assert not any(map(running, helpers))
+        second = shards(out)
+        assert len(first) < len(second) < CHUNKS
+        assert first.items() <= second.items()
+
+        outcome = run(study, out, batch=2)
+        assert (outcome.episodes, outcome.failed) == (9, {})
+        assert second.items() <= shards(out).items()
+        assert_same_rows(rows(out), rows(undisturbed.folder))
+        assert not list(out.glob("*/.*.part"))
+
+    def test_two_devices_give_the_same_rows(self, start, undisturbed, tmp_path):
+        flags = "--xla_force_host_platform_device_count=2 --xla_cpu_multi_thread_eigen=false"
+        process = start(SLOWLY, XLA_FLAGS=flags)
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+        assert read_manifest(tmp_path / "out")["device"] == "2 x cpu"
+        assert_same_rows(rows(tmp_path / "out"), rows(undisturbed.folder))
+
+
+def test_a_killed_worker_costs_a_second_try(study, undisturbed, tmp_path):
+    told, killed = [], []
+
+    def kill_once(progress):
+        told.append(progress)
+        if progress.done > T + 2 and not killed:
+            killed.extend(workers(os.getpid()))
+            os.kill(killed[0], signal.SIGKILL)
+
+    outcome = run(study, tmp_path / "out", batch=2, on_progress=kill_once)
+    assert (outcome.episodes, outcome.failed) == (9, {})
+    messages = [progress.message for progress in told if progress.message]
+    assert len(messages) == 1
+    assert "failed, trying again" in messages[0]
+    assert "was killed by SIGKILL" in messages[0]
+    assert not list((tmp_path / "out" / "errors").iterdir())
+    assert told[-1].done == told[-1].total == CHUNKS * T
+    assert_same_rows(rows(tmp_path / "out"), rows(undisturbed.folder))
+    assert not workers(os.getpid())
+
+
+def test_what_fails_twice_is_reported_and_can_be_tried_again(study, undisturbed, tmp_path, monkeypatch):
+    play = Lane.play
+    tries = []
+
+    def fail(lane, chunk, record, on_step):
+        if chunk.episodes[0].objective == "random" and chunk.episodes[0].seed == 20:
+            tries.append(chunk.id)
+            on_step(3)
+            raise RuntimeError("out of luck")
+        return play(lane, chunk, record, on_step)
+
+    out, told = tmp_path / "out", []
+    monkeypatch.setattr(Lane, "play", fail)
+    outcome = run(study, out, batch=2, on_progress=told.append)
+    assert outcome.failed == {tries[0]: "RuntimeError: out of luck"}
+    assert tries == [tries[0]] * 2
+    assert outcome.episodes == 7
+    assert "Traceback" in (out / "errors" / f"{tries[0]}.txt").read_text()
+    assert [progress.message.splitlines()[0].split(": ")[1] for progress in told if progress.message] == [
+        "failed, trying again",
+        "failed, given up",
+    ]
+    assert told[-1].done == told[-1].total
+    whole = rows(undisturbed.folder)
+    left = [row for row in whole if row["objective"] != "random" or row["seed"] == 22]
+    assert_same_rows(rows(out), left)
+
+    # A shard that was damaged since is made again too, and nothing else.
+    before = shards(out)
+    damaged = min(before)
+    (out / "rows" / damaged).write_bytes((out / "rows" / damaged).read_bytes()[:-100])
+    monkeypatch.undo()
+    outcome = run(study, out, batch=2)
+    assert (outcome.episodes, outcome.failed) == (9, {})
+    assert not list((out / "errors").iterdir())
+    assert {name for name, written in shards(out).items() if before.get(name) == written} == before.keys() - {damaged}
+    assert_same_rows(rows(out), whole)
+
+
+def test_a_full_disk_ends_the_study_and_keeps_what_is_finished(study, undisturbed, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    sync = os.fsync
+
+    def full(file):
+        if len(shards(out)) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match=r"out/\w+/[^/]+: cannot be written \(No space left on device\)$"):
+        run(study, out, batch=2)
+    assert not workers(os.getpid())
+    assert not list(out.glob("*/.*"))
+    before = shards(out)
+    assert len(before) == 2
+    monkeypatch.undo()
+    run(study, out, batch=2)
+    assert before.items() <= shards(out).items()
+    assert_same_rows(rows(out), rows(undisturbed.folder))
+
+
+def test_a_wrong_setting_of_the_machine_is_wrong_input(study, tmp_path, monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "glfw")
+    with pytest.raises(InputError, match="MUJOCO_GL is 'glfw'"):
+        run(study, tmp_path / "out", batch=2)
+    assert not list((tmp_path / "out" / "errors").iterdir())
+    assert not workers(os.getpid())

@@ -1,0 +1,211 @@
+"""The results folder: shards whole or absent, one writer, one study, and clear words where it cannot be written."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from wmjax.core.errors import InputError
+from wmjax.grid import store as storing
+from wmjax.grid.rows import SCHEMA
+from wmjax.grid.store import Store, read_manifest, write_atomically
+
+MANIFEST = {"identity": {"study": {"budgets": [0.1]}, "victims": {"a": "0"}}, "notes": ["ä"]}
+
+
+def row(**given):
+    """A row with a value of the right kind in every column."""
+    kinds = {pa.string(): "x", pa.bool_(): False}
+    return {field.name: kinds.get(field.type, 7) for field in SCHEMA} | given
+
+
+ROWS = [row(seed=seed, **{"return": seed / 3}) for seed in range(200)]
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path / "out", MANIFEST) as opened:
+        yield opened
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_rows_come_back(store):
+    assert not store.finished("c", 200)
+    store.write_rows("c", ROWS)
+    assert store.finished("c", 200)
+    assert not store.finished("c", 199)
+    table = pq.read_table(store.folder / "rows" / "c.parquet")
+    assert table.schema.equals(SCHEMA, check_metadata=True)
+    assert table.to_pylist() == ROWS
+
+
+def test_a_row_must_have_every_column(store):
+    with pytest.raises((pa.ArrowException, KeyError)):
+        store.write_rows("c", [{name: value for name, value in ROWS[0].items() if name != "eps"}])
+    assert files(store.folder).keys() == {".lock", "manifest.json"}
+
+
+def test_traces_come_back_without_pickle(store):
+    store.write_trace("t", {"reward": np.arange(3.0), "meta": np.array('{"a": 1}')})
+    with np.load(store.folder / "traces" / "t.npz", allow_pickle=False) as arrays:
+        assert arrays["reward"].tolist() == [0, 1, 2]
+        assert arrays["meta"].item() == '{"a": 1}'
+
+
+def test_an_error_is_forgotten_when_the_chunk_succeeds(store):
+    store.write_error("c", "Traceback ä")
+    assert (store.folder / "errors" / "c.txt").read_text() == "Traceback ä"
+    store.write_rows("c", ROWS)
+    assert not (store.folder / "errors" / "c.txt").exists()
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_a_crash_while_writing_leaves_what_was_there(store, monkeypatch, moment):
+    class Crash(BaseException):
+        pass
+
+    def crash(*_):
+        raise Crash
+
+    monkeypatch.setattr(*((os, "fsync") if moment == "fsync" else (Path, "replace")), crash)
+    with pytest.raises(Crash):
+        store.write_rows("new", ROWS)
+    assert not store.finished("new", 200)
+    assert not list(store.folder.glob("rows/*.parquet"))
+    with pytest.raises(Crash):
+        write_atomically(store.folder / "manifest.json", b"{}")
+    assert read_manifest(store.folder) == MANIFEST
+    monkeypatch.undo()
+    store.write_rows("new", ROWS)
+    write_atomically(store.folder / "manifest.json", b"{}")
+    assert files(store.folder).keys() == {".lock", "manifest.json", "rows/new.parquet"}  # nothing else is left
+
+
+@pytest.mark.parametrize("step", [1, 211, 997])
+def test_a_damaged_shard_is_not_finished(store, step):
+    path = store.folder / "rows" / "c.parquet"
+    store.write_rows("c", ROWS)
+    content = path.read_bytes()
+    for end in range(0, len(content), 1009):
+        path.write_bytes(content[:end])
+        assert not store.finished("c", 200)
+    for place in range(step, len(content), 1009):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        # Comments in the footer may be damaged, but no number.
+        assert not store.finished("c", 200) or pq.read_table(path).to_pylist() == ROWS
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.table({"a": [1, 2]}),
+        pa.table({"seed": ["1", "2"]}),
+        pa.Table.from_pylist(ROWS[:2], SCHEMA).drop_columns("wall_s"),
+        pa.Table.from_pylist(ROWS[:2]),
+    ],
+    ids=["other", "kind", "column", "kinds"],
+)
+def test_a_foreign_shard_is_not_finished(store, table):
+    pq.write_table(table, store.folder / "rows" / "c.parquet")
+    assert not store.finished("c", 2)
+    store.write_rows("c", ROWS[:2])
+    assert store.finished("c", 2)
+
+
+def test_a_folder_in_place_of_a_shard(store):
+    (store.folder / "rows" / "c.parquet").mkdir()
+    assert not store.finished("c", 2)
+    with pytest.raises(InputError, match=r"rows/c\.parquet: cannot be written \(Is a directory\)"):
+        store.write_rows("c", ROWS)
+
+
+def test_one_writer_at_a_time(store):
+    before = files(store.folder)
+    with pytest.raises(InputError, match="another process is writing to it"):
+        Store(store.folder, MANIFEST)
+    code = "import sys; from pathlib import Path; from wmjax.grid.store import Store; Store(Path(sys.argv[1]), {})"
+    other = subprocess.run([sys.executable, "-c", code, store.folder], capture_output=True, text=True)
+    assert "another process is writing to it" in other.stderr
+    assert files(store.folder) == before
+    store.close()
+    Store(store.folder, MANIFEST).close()
+
+
+def test_another_study_changes_nothing(store):
+    store.write_rows("c", ROWS)
+    store.close()
+    before = files(store.folder)
+    for _ in range(2):  # and the lock is free again
+        with pytest.raises(InputError, match="holds the results of another study; choose another folder"):
+            Store(store.folder, {"identity": {}})
+    assert files(store.folder) == before
+    with Store(store.folder, MANIFEST | {"device": "another"}) as again:
+        assert again.finished("c", 200)
+    assert read_manifest(store.folder) == MANIFEST | {"device": "another"}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000], ids=["empty", "cut", "list", "bytes", "deep"]
+)
+def test_a_foreign_manifest_is_kept(store, content):
+    store.close()
+    path = store.folder / "manifest.json"
+    path.write_bytes(content)
+    for _ in range(2):
+        with pytest.raises(InputError, match="not a manifest of wmjax"):
+            Store(store.folder, MANIFEST)
+    assert path.read_bytes() == content
+
+
+def test_no_manifest(tmp_path):
+    assert read_manifest(tmp_path) is None
+
+
+@pytest.mark.parametrize("folder", ["/proc/none", "/dev/null/out", "file/out", "file", "x" * 300])
+def test_an_impossible_folder(tmp_path, folder):
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(InputError, match=r"cannot be written \("):
+        Store(tmp_path / folder, MANIFEST)
+    assert files(tmp_path) == {"file": b"kept"}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_a_read_only_folder(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match=r"cannot be written \(Permission denied\)"):
+        Store(tmp_path / "out", MANIFEST)
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(storing.fcntl, "flock", refuse)
+    with pytest.raises(InputError, match=r"cannot be locked \(No locks available\)"):
+        Store(tmp_path, MANIFEST)
+
+
+def test_a_full_disk(store, monkeypatch):
+    store.write_rows("c", ROWS)
+    before = files(store.folder)
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    for write, *what in ((store.write_rows, "d", ROWS), (store.write_trace, "t", {}), (store.write_error, "d", "x")):
+        with pytest.raises(InputError, match=r"out/\w+/\w+\.\w+: cannot be written \(No space left on device\)$"):
+            write(*what)
+    assert files(store.folder) == before
+    store.close()
+    with pytest.raises(InputError, match=r"manifest\.json: cannot be written \(No space left on device\)"):
+        Store(store.folder, MANIFEST)

@@ -1,0 +1,184 @@
+"""Convolution and pooling for image encoders, with derivatives that stay fast inside compiled loops on CPUs.
+
+Stride 1, same size, NHWC, float32. On CPUs a wide convolution runs with 0.4 of its products, after Winograd (1980) and
+Lavin & Gray (arXiv 1509.09308); elsewhere the platform's own algorithm runs.
+"""
+
+from functools import lru_cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+TILE = 4
+"""Rows of a tile of the fast convolution, m in F(m, r)."""
+
+POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
+"""Where F(m, r) evaluates its polynomials, and at infinity: enough for tile + taps = 9."""
+
+
+SAME = 2.0**-15
+"""Patches whose random projections differ by less are equal but for rounding, where values are of order 1."""
+
+
+@jax.custom_vjp
+def conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Convolve `x` [B, H, W, I] with `kernel` [k, k, I, O], zeros around: [B, H, W, O].
+
+    An even kernel reaches one pixel further down and right than up and left, as PyTorch's padding="same".
+
+    The derivatives are written out, because those that JAX makes run many times slower inside lax.while, scan and fori
+    on CPUs. With y[p] = sum_u x[p + u - lo] K[u] along each side:
+
+        dx[q] = sum_u dy[q - u + lo] K[u]^T     a convolution with the flipped kernel, channels swapped
+        dK[u] = sum_p x[p + u - lo]^T dy[p]     one matrix product a tap
+    """
+    return _correlate(x, kernel, (kernel.shape[0] - 1) // 2)
+
+
+def _conv_fwd(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return conv(x, kernel), (x, kernel)
+
+
+def _conv_bwd(residuals: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, kernel = residuals
+    height, width = dy.shape[1:3]
+    lo, hi = (kernel.shape[0] - 1) // 2, kernel.shape[0] // 2
+    dx = _correlate(dy, jnp.swapaxes(kernel[::-1, ::-1], 2, 3), hi)
+    padded = jnp.pad(x, [(0, 0), (lo, hi), (lo, hi), (0, 0)])
+    taps = [
+        jnp.einsum("bhwi,bhwo->io", padded[:, u : u + height, v : v + width], dy)
+        for u in range(kernel.shape[0])
+        for v in range(kernel.shape[1])
+    ]
+    return dx, jnp.stack(taps).reshape(kernel.shape)
+
+
+conv.defvjp(_conv_fwd, _conv_bwd)
+
+
+def _correlate(x: jax.Array, kernel: jax.Array, lo: int) -> jax.Array:
+    """Convolve with `lo` zeros before the first row and column, and so many after the last that the size stays."""
+    direct = partial(_direct, lo=lo)
+    if not _goes_by_tiles(x, kernel):
+        return direct(x, kernel)
+    return lax.platform_dependent(x, kernel, cpu=partial(_by_tiles, lo=lo), default=direct)
+
+
+def _goes_by_tiles(x: jax.Array, kernel: jax.Array) -> bool:
+    """Whether the fast convolution applies and pays."""
+    taps, _, inputs, outputs = kernel.shape
+    return x.shape[1] % TILE == 0 and 3 <= taps <= len(POINTS) + 2 - TILE and min(inputs, outputs) >= 16
+
+
+def _direct(x: jax.Array, kernel: jax.Array, *, lo: int) -> jax.Array:
+    # XLA's CPU convolution reads channels in packets of 4: three channels, padded, run four times faster.
+    extra = (0, -x.shape[3] % 4)
+    x = jnp.pad(x, [(0, 0), (0, 0), (0, 0), extra])
+    kernel = jnp.pad(kernel, [(0, 0), (0, 0), extra, (0, 0)])
+    padding = [(lo, size - 1 - lo) if size > 1 else (0, 0) for size in kernel.shape[:2]]
+    return lax.conv_general_dilated(x, kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def _by_tiles(x: jax.Array, kernel: jax.Array, *, lo: int) -> jax.Array:
+    """Convolve four rows at a time, by F(4, r) along H: 4 + r - 1 products where 4 r are direct.
+
+    Four output rows y = A' ((G k) * (B' x)) come from 4 + r - 1 input rows x and r kernel rows k: B' and G evaluate
+    both as polynomials at the same points, where the product of polynomials is pointwise; A' reads off the result.
+    Every point has its own small convolution along W.
+    """
+    batch, height, width, _ = x.shape
+    taps = kernel.shape[0]
+    from_rows, from_taps, to_rows = _toom_cook(TILE, taps)
+    padded = jnp.pad(x, [(0, 0), (lo, taps - 1 - lo), (0, 0), (0, 0)])
+    rows = [padded[:, i : i + height - TILE + 1 : TILE] for i in range(TILE + taps - 1)]
+    kernels = jnp.einsum("pu,uvio->pvio", from_taps.astype(np.float32), kernel)
+    products = [
+        _direct(_combine(weights, rows), kernels[point][None], lo=lo) for point, weights in enumerate(from_rows)
+    ]
+    tiles = jnp.stack([_combine(weights, products) for weights in to_rows], axis=2)
+    return tiles.reshape(batch, height, width, -1)
+
+
+@lru_cache
+def _toom_cook(tile: int, taps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (B', G, A') of F(tile, taps): float64 [n, n], [n, taps], [tile, n] with n = tile + taps - 1."""
+    points = np.array(POINTS[: tile + taps - 2])
+    others = [np.delete(points, i) for i in range(len(points))]
+    scale = np.array([np.prod(point - rest) for point, rest in zip(points, others, strict=True)])
+    at_infinity = lambda size: np.eye(size)[-1:]  # noqa: E731
+    from_rows = [np.append(np.poly(rest)[::-1], 0.0) for rest in others] + [np.poly(points)[::-1]]
+    from_taps = np.vander(points, taps, increasing=True) / scale[:, None]
+    to_rows = np.vander(points, tile, increasing=True)
+    return (
+        np.stack(from_rows),
+        np.concatenate([from_taps, at_infinity(taps)]),
+        np.concatenate([to_rows, at_infinity(tile)]).T,
+    )
+
+
+def _combine(weights: np.ndarray, arrays: list[jax.Array]) -> jax.Array:
+    """Return the weighted sum of `arrays`, without the zeros."""
+    terms = [array * float(weight) for weight, array in zip(weights, arrays, strict=True) if weight]
+    return sum(terms[1:], start=terms[0])
+
+
+def conv_pool(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+    """Convolve, add `bias` [O] and pool: [B, H, W, I] -> [B, H // 2, W // 2, O].
+
+    Equal patches of `x`, whose outputs a tiled convolution leaves equal only up to rounding, tie as max_pool needs.
+    """
+    y = conv(x, kernel) + lax.expand_dims(bias, range(3))
+    return max_pool(y, _patch_marks(x, kernel) if _goes_by_tiles(x, kernel) else None)
+
+
+def _patch_marks(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Return two numbers for every patch under the kernel, [2, B, H, W]: random projections that tell patches apart."""
+    size, height, width, channels = kernel.shape[0], *x.shape[1:]
+    rng = np.random.default_rng(0)
+    unit = lambda *shape: rng.choice([-1.0, 1.0], shape) * rng.uniform(0.5, 1.0, shape)  # noqa: E731
+    marks = jnp.einsum("bhwc,cm->mbhw", x, unit(channels, 2).astype(np.float32))
+    marks = jnp.pad(marks, [(0, 0), (0, 0), *[((size - 1) // 2, size // 2)] * 2])
+    marks = _combine(unit(size), [marks[:, :, u : u + height] for u in range(size)])
+    return _combine(unit(size), [marks[..., v : v + width] for v in range(size)])
+
+
+def max_pool(x: jax.Array, marks: jax.Array | None = None) -> jax.Array:
+    """Return the maximum of every 2x2 window of `x` [B, H, W, C]: [B, H // 2, W // 2, C].
+
+    The whole gradient goes to a window's first maximum, row by row, as in PyTorch: flat regions of an image do tie.
+    With `marks` [M, B, H, W], pixels whose marks are the same up to rounding count as equal.
+    """
+    height, width = (size // 2 * 2 for size in x.shape[1:3])
+    return _max_pool(x[:, :height, :width], None if marks is None else lax.stop_gradient(marks))
+
+
+@jax.custom_vjp
+def _max_pool(x: jax.Array, marks: jax.Array | None) -> jax.Array:
+    return _max_pool_fwd(x, marks)[0]
+
+
+def _max_pool_fwd(x: jax.Array, marks: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    corners = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    best = x[:, ::2, ::2]
+    winner = jnp.zeros(best.shape, jnp.int8)
+    for index, (i, j) in enumerate(corners[1:], start=1):
+        rival = x[:, i::2, j::2]
+        wins = rival > best
+        if marks is not None:
+            for k, l in corners[:index]:
+                apart = jnp.abs(marks[:, :, i::2, j::2] - marks[:, :, k::2, l::2]) > SAME
+                wins &= jnp.any(apart, axis=0)[..., None]
+        best, winner = jnp.where(wins, rival, best), jnp.where(wins, jnp.int8(index), winner)
+    return best, winner
+
+
+def _max_pool_bwd(winner: jax.Array, dy: jax.Array) -> tuple[jax.Array, None]:
+    batch, height, width, channels = dy.shape
+    position = jnp.arange(4, dtype=jnp.int8).reshape(1, 1, 2, 1, 2, 1)
+    dx = jnp.where(winner[:, :, None, :, None] == position, dy[:, :, None, :, None], 0.0)
+    return dx.reshape(batch, 2 * height, 2 * width, channels), None
+
+
+_max_pool.defvjp(_max_pool_fwd, _max_pool_bwd)
