@@ -249,7 +249,7 @@ def test_shared_noise_starts_away_from_the_clean_image(frame):
 
 
 def test_rounding_between_equal_latents_is_no_policy_divergence(frame):
-    """Two compiled passes may round the policy of the same latent differently; a sign step would take that for truth."""
+    """Two compiled passes may round the policy of one latent differently; a sign step would take that for truth."""
     victim, params, prediction, embedding, _, noise, _ = frame
     _, clean = jax.jit(victim.update)(params, prediction, embedding, noise)
 

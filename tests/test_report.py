@@ -8,7 +8,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import imageio.v2
 import imageio_ffmpeg
 import numpy as np
 import pyarrow as pa
@@ -17,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from PIL import Image
 
 from wmjax.core.errors import InputError
 from wmjax.grid.rows import SCHEMA, SCHEMA_VERSION
@@ -383,7 +383,7 @@ def test_hostile_names_stay_text(tmp_path, column):
 
 
 def png(path):
-    return np.asarray(imageio.v2.imread(path))[..., :3]
+    return np.asarray(Image.open(path).convert("RGB"))
 
 
 def decode(video):

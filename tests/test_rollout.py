@@ -314,11 +314,26 @@ def test_diagnostics_are_what_they_say(params, midway):
     assert set(step.diagnostics) == {*rollout.MEANS, "max_delta"} == {*want, "zero_grad"}
     for name, values in want.items():
         np.testing.assert_allclose(step.diagnostics[name], values, rtol=2e-4, atol=2e-5, err_msg=name)
-    assert not step.diagnostics["drift_h"].any()
+    assert not step.diagnostics["drift_h"].any()  # nothing was attacked before
     assert step.diagnostics["saturated"].any()
     assert step.diagnostics["drift_z"].any()
     climbed = np.asarray(step.diagnostics["loss_last"] - step.diagnostics["loss_first"])
     assert (climbed[1:] > 0).any()
+
+
+def test_the_memory_of_earlier_attacks_is_measured_against_a_twin(params, midway):
+    state, image = midway
+    first = one_step(params, state, image, 3)
+    clean = one_step(params, state, image, 3, attacked=False)
+    for name in ("stoch", "deter"):
+        np.testing.assert_array_equal(getattr(first.state.twin, name), getattr(clean.state.belief, name))
+    second = one_step(params, first.state, image, 4)
+    h, h_twin = (
+        np.asarray(jax.jit(VICTIM.predict)(params, belief, first.state.action).deter)
+        for belief in (first.state.belief, first.state.twin)
+    )
+    np.testing.assert_allclose(second.diagnostics["drift_h"], np.sum((h - h_twin) ** 2, axis=1), rtol=1e-4, atol=1e-7)
+    assert second.diagnostics["drift_h"].any()
 
 
 def test_the_start_of_an_attack_that_knows_the_noise_is_away_from_the_clean_frame(params, midway):

@@ -1,7 +1,8 @@
 """The closed loop: one agent step under attack, and the driver that steps environments on the host around it.
 
-An agent step is made of a few compiled parts. What decides the trajectory (`begin`, `embed`, `respond`) is the same
-executable in every cell of the same batch size, attacked or not: a zero budget gives the clean trajectory bit for bit.
+An agent step is made of a few compiled parts. Those that decide the trajectory (`sense`, `predict`, `embed`, `respond`)
+are the same executables in every cell of one batch size, attacked or not: a zero budget gives the clean trajectory bit
+for bit.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,6 +47,7 @@ class AgentState:
 
     belief: Belief
     action: jax.Array  #: [B, A] the action taken last; zero before the first
+    twin: Belief  #: what it would believe had it seen every frame unattacked, and taken the same actions
 
 
 @struct.dataclass
@@ -60,7 +62,8 @@ class Step:
 
 def initial_state(victim: Victim, batch: int) -> AgentState:
     """Return the state before an episode's first image."""
-    return AgentState(victim.initial(batch), jnp.zeros((batch, victim.action_size)))
+    belief = victim.initial(batch)
+    return AgentState(belief, jnp.zeros((batch, victim.action_size)), belief)
 
 
 def agent_step(
@@ -81,20 +84,24 @@ def agent_step(
     `image` is uint8 [B, H, W, C]. `keys` [B] drive the agent's latent sampling and `attack_keys` [B] the attacker; both
     are an episode's, and folded with the time `t`.
     """
-    prediction, noise, clean_image = _begin(victim, params, state, image, keys, t)
+    noise, clean_image = _sense(victim, image, keys, t)
+    prediction = _predict(victim, params, state.belief, state.action)
+    unattacked = _predict(victim, params, state.twin, state.action)
     clean_embedding = _embed(victim, params, clean_image)
-    clean_state, clean, clean_nan = _respond(victim, params, prediction, clean_embedding, noise)
+    belief, action, clean, nan = _respond(victim, params, prediction, clean_embedding, noise)
+    twin, *_ = _respond(victim, params, unattacked, clean_embedding, noise)
     if not attacked:
-        return Step(clean_state, clean_image, clean_nan, None)
+        return Step(AgentState(belief, action, twin), clean_image, nan, None)
     drawn = _draw(victim, attack_keys, t)
     perturbed = _perturb(attack, victim, params, prediction, clean_embedding, clean_image, noise, drawn, threat)
     embedding = _embed(victim, params, perturbed.image)
-    new_state, adv, nan = _respond(victim, params, prediction, embedding, noise)
+    belief, action, adv, nan = _respond(victim, params, prediction, embedding, noise)
     diagnostics = _judge(
         attack,
         victim,
         params,
         prediction,
+        unattacked,
         clean_embedding,
         embedding,
         noise,
@@ -105,16 +112,19 @@ def agent_step(
         clean_image,
         perturbed,
     )
-    return Step(new_state, perturbed.image, nan, diagnostics)
+    return Step(AgentState(belief, action, twin), perturbed.image, nan, diagnostics)
 
 
 @partial(jax.jit, static_argnums=0)
-def _begin(
-    victim: Victim, params: Params, state: AgentState, image: jax.Array, keys: jax.Array, t: jax.Array
-) -> tuple[Prediction, jax.Array, jax.Array]:
-    """Return what does not depend on the attack: the prediction, the agent's Gumbel noise, the image in [0, 1]."""
+def _sense(victim: Victim, image: jax.Array, keys: jax.Array, t: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the agent's Gumbel noise [B, G, K] at time `t`, and the image in [0, 1]."""
     noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, t), victim.latent_shape))(keys)
-    return victim.predict(params, state.belief, state.action), noise, jnp.take(_LEVELS, image, mode="clip")
+    return noise, jnp.take(_LEVELS, image, mode="clip")
+
+
+@partial(jax.jit, static_argnums=0)
+def _predict(victim: Victim, params: Params, belief: Belief, action: jax.Array) -> Prediction:
+    return victim.predict(params, belief, action)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -125,12 +135,12 @@ def _embed(victim: Victim, params: Params, image: jax.Array) -> Embedding:
 @partial(jax.jit, static_argnums=0)
 def _respond(
     victim: Victim, params: Params, prediction: Prediction, embedding: Embedding, noise: jax.Array
-) -> tuple[AgentState, Internals, jax.Array]:
-    """Return the agent's next state, its internals, and whether its policy was not finite."""
+) -> tuple[Belief, jax.Array, Internals, jax.Array]:
+    """Return the agent's belief, its action, its internals, and whether its policy was not finite."""
     belief, internals = victim.update(params, prediction, embedding, noise)
     action = internals.policy.mode()
     nan = ~jnp.all(jnp.isfinite(action), axis=-1)
-    return AgentState(belief, jnp.where(nan[:, None], 0.0, action)), internals, nan
+    return belief, jnp.where(nan[:, None], 0.0, action), internals, nan
 
 
 @partial(jax.jit, static_argnums=0)
@@ -147,6 +157,7 @@ def _judge(
     victim: Victim,
     params: Params,
     prediction: Prediction,
+    unattacked: Prediction,
     clean_embedding: Embedding,
     embedding: Embedding,
     noise: jax.Array,
@@ -161,7 +172,7 @@ def _judge(
     clean_noise, adv_noise = attacker_noise(attack, noise, drawn)
     _, aimed_from = victim.update(params, prediction, clean_embedding, clean_noise)
     _, aimed_at = victim.update(params, prediction, embedding, adv_noise)
-    drift_z, drift_h = drift(clean, adv)
+    drift_z, _ = drift(clean, adv)
     inside = (image > 0) & (image < 1)
     edge = (perturbed.image <= 0) | (perturbed.image >= 1)
     posterior, prior = OneHot.unimix(adv.post_logits), OneHot.unimix(adv.prior_logits)
@@ -173,7 +184,7 @@ def _judge(
         "value_clean": clean.value,
         "value_adv": adv.value,
         "drift_z": drift_z,
-        "drift_h": drift_h,
+        "drift_h": jnp.sum((prediction.deter - unattacked.deter) ** 2, axis=-1),
         "post_prior_kl": jnp.sum(posterior.kl(prior), axis=-1),
         "loss_first": perturbed.loss_first,
         "loss_last": jnp.sum(threat.weights * losses(aimed_from, aimed_at), axis=-1),

@@ -50,6 +50,8 @@ def threat(objectives: Sequence[str], eps: Sequence[float], noise: str = "fresh"
     share their latent noise, they start there too. Raises InputError for an unknown objective.
     """
     budget = np.asarray(eps, np.float32)
+    above = budget > np.asarray(eps)  # rounded up; never attack with more than was asked for
+    budget = np.where(above, np.nextafter(budget, np.float32(0)), budget)
     away = [name == "random" or (noise != "fresh" and name in NEEDS_DISTANCE) for name in objectives]
     return Threat(
         eps=jnp.asarray(budget),

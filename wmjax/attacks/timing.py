@@ -22,4 +22,4 @@ def mask(mode: str, steps: int) -> np.ndarray:
             return 2 * t >= steps
     if found := re.fullmatch(r"sparse\(([1-9][0-9]{0,5})\)", mode):
         return t % int(found[1]) == 0
-    raise InputError(f"unknown mode {mode!r}; known: {', '.join(MODES)}, with n a whole number from 1")
+    raise InputError(f"unknown mode {mode!r:.80}; known: {', '.join(MODES)}, with n a whole number from 1")

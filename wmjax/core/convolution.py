@@ -18,7 +18,7 @@ POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
 """Where F(m, r) evaluates its polynomials, and at infinity: enough for tile + taps = 9."""
 
 
-SAME = 2.0**-15
+SAME = 2.0**-16
 """Patches whose random projections differ by less are equal but for rounding, where values are of order 1."""
 
 
@@ -127,50 +127,34 @@ def _combine(weights: np.ndarray, arrays: list[jax.Array]) -> jax.Array:
 def conv_pool(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     """Convolve, add `bias` [O] and pool: [B, H, W, I] -> [B, H // 2, W // 2, O].
 
-    Equal patches of `x`, whose outputs a tiled convolution leaves equal only up to rounding, tie as max_pool needs.
+    Equal patches of `x`, whose outputs a tiled convolution leaves equal only up to rounding, tie as in `max_pool`.
     """
     y = conv(x, kernel) + lax.expand_dims(bias, range(3))
-    return max_pool(y, _patch_marks(x, kernel) if _goes_by_tiles(x, kernel) else None)
+    return max_pool(y, _repeated_patches(x, kernel.shape[0]) if _goes_by_tiles(x, kernel) else None)
 
 
-def _patch_marks(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Return two numbers for every patch under the kernel, [2, B, H, W]: random projections that tell patches apart."""
-    size, height, width, channels = kernel.shape[0], *x.shape[1:]
-    rng = np.random.default_rng(0)
-    unit = lambda *shape: rng.choice([-1.0, 1.0], shape) * rng.uniform(0.5, 1.0, shape)  # noqa: E731
-    marks = jnp.einsum("bhwc,cm->mbhw", x, unit(channels, 2).astype(np.float32))
-    marks = jnp.pad(marks, [(0, 0), (0, 0), *[((size - 1) // 2, size // 2)] * 2])
-    marks = _combine(unit(size), [marks[:, :, u : u + height] for u in range(size)])
-    return _combine(unit(size), [marks[..., v : v + width] for v in range(size)])
-
-
-def max_pool(x: jax.Array, marks: jax.Array | None = None) -> jax.Array:
+def max_pool(x: jax.Array, repeated: jax.Array | None = None) -> jax.Array:
     """Return the maximum of every 2x2 window of `x` [B, H, W, C]: [B, H // 2, W // 2, C].
 
     The whole gradient goes to a window's first maximum, row by row, as in PyTorch: flat regions of an image do tie.
-    With `marks` [M, B, H, W], pixels whose marks are the same up to rounding count as equal.
+    `repeated` [3, B, H // 2, W // 2] keeps the second, third and fourth pixel of a window out where it is set.
     """
-    height, width = (size // 2 * 2 for size in x.shape[1:3])
-    return _max_pool(x[:, :height, :width], None if marks is None else lax.stop_gradient(marks))
+    return _max_pool(x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2], repeated)
 
 
 @jax.custom_vjp
-def _max_pool(x: jax.Array, marks: jax.Array | None) -> jax.Array:
-    return _max_pool_fwd(x, marks)[0]
+def _max_pool(x: jax.Array, repeated: jax.Array | None) -> jax.Array:
+    return _max_pool_fwd(x, repeated)[0]
 
 
-def _max_pool_fwd(x: jax.Array, marks: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    corners = [(0, 0), (0, 1), (1, 0), (1, 1)]
-    best = x[:, ::2, ::2]
+def _max_pool_fwd(x: jax.Array, repeated: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    best, *rivals = _corners(x)
     winner = jnp.zeros(best.shape, jnp.int8)
-    for index, (i, j) in enumerate(corners[1:], start=1):
-        rival = x[:, i::2, j::2]
+    for index, rival in enumerate(rivals):
         wins = rival > best
-        if marks is not None:
-            for k, l in corners[:index]:
-                apart = jnp.abs(marks[:, :, i::2, j::2] - marks[:, :, k::2, l::2]) > SAME
-                wins &= jnp.any(apart, axis=0)[..., None]
-        best, winner = jnp.where(wins, rival, best), jnp.where(wins, jnp.int8(index), winner)
+        if repeated is not None:
+            wins &= ~repeated[index, ..., None]
+        best, winner = jnp.where(wins, rival, best), jnp.where(wins, jnp.int8(index + 1), winner)
     return best, winner
 
 
@@ -182,3 +166,25 @@ def _max_pool_bwd(winner: jax.Array, dy: jax.Array) -> tuple[jax.Array, None]:
 
 
 _max_pool.defvjp(_max_pool_fwd, _max_pool_bwd)
+
+
+def _corners(x: jax.Array) -> list[jax.Array]:
+    """Return the four pixels of every 2x2 window of `x` [B, H, W, ...], row by row."""
+    return [x[:, i::2, j::2] for i in (0, 1) for j in (0, 1)]
+
+
+def _repeated_patches(x: jax.Array, size: int) -> jax.Array:
+    """Return which patches (under a kernel of `size`) are one met before in their window: bool [3, B, H // 2, W // 2].
+
+    Patches of `x` [B, H, W, C] are told apart by two random projections.
+    """
+    height, width, channels = x.shape[1:]
+    rng = np.random.default_rng(0)
+    unit = lambda *shape: rng.choice([-1.0, 1.0], shape) * rng.uniform(0.5, 1.0, shape) / shape[0] ** 0.5  # noqa: E731
+    marks = lax.dot_general(x, unit(channels, 2).astype(np.float32), (((3,), (0,)), ((), ())))
+    marks = jnp.pad(marks, [(0, 0), *[((size - 1) // 2, size // 2)] * 2, (0, 0)])
+    marks = _combine(unit(size), [marks[:, u : u + height] for u in range(size)])
+    marks = _combine(unit(size), [marks[:, :, v : v + width] for v in range(size)])
+    first, second = (_corners(marks[:, : height // 2 * 2, : width // 2 * 2, m]) for m in (0, 1))
+    same = lambda i, j: (jnp.abs(first[i] - first[j]) < SAME) & (jnp.abs(second[i] - second[j]) < SAME)  # noqa: E731
+    return jnp.stack([same(0, 1), same(0, 2) | same(1, 2), same(0, 3) | same(1, 3) | same(2, 3)])

@@ -7,4 +7,4 @@ class InputError(ValueError):
 
 def unknown_name(kind: str, name: object, known: object) -> InputError:
     """Return the error for an unknown name of a registry; it lists the names that are known."""
-    return InputError(f"unknown {kind} {name!r}; known: {', '.join(sorted(map(str, known)))}")  # type: ignore[call-overload]
+    return InputError(f"unknown {kind} {name!r:.80}; known: {', '.join(sorted(map(str, known)))}")  # type: ignore[call-overload]

@@ -30,7 +30,7 @@ _COLUMNS: list[tuple[str, pa.DataType, str]] = [
     ("value_clean", pa.float32(), "critic's value on the clean frame"),
     ("value_adv", pa.float32(), "critic's value on the attacked frame"),
     ("drift_z", pa.float32(), "squared distance of the latent sample to the clean frame's"),
-    ("drift_h", pa.float32(), "squared distance of h to the clean frame's; 0 within one step by construction"),
+    ("drift_h", pa.float32(), "squared distance of h to a twin's that acted alike but saw every frame unattacked"),
     ("post_prior_kl", pa.float32(), "KL(posterior || prior) on the attacked frame, with unimix, nats"),
     ("loss_first", pa.float32(), "attack objective at the start of the iterations"),
     ("loss_last", pa.float32(), "attack objective at their end"),

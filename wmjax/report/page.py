@@ -104,8 +104,9 @@ def _inside(rows: Rows, parts: Parts) -> str:
         f"{diagnostics_table(rows, parts)}\n\n"
         "Zero gradients: share of the attack's gradients that were exactly zero over the whole frame. Action change: "
         "L1 distance to the action that the clean frame would have caused. Policy KL: from the policy on the clean "
-        "frame. Drift: squared distance of the latent z and of the recurrent state h to the clean frame's; within one "
-        "step h does not depend on the frame. Loss: what the attack maximises, at its start and its end."
+        "frame. Drift of z: squared distance of the latent to the clean frame's. Drift of h: squared distance of the "
+        "recurrent state to that of a twin that saw every frame unattacked and took the same actions. Loss: what the "
+        "attack maximises, at its start and its end."
     )
 
 

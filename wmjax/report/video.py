@@ -1,11 +1,12 @@
 """The video of one seed, clean beside attacked: both cameras, what the attacked agent saw, and the perturbation."""
 
+import subprocess
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import imageio.v2
+import imageio_ffmpeg
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
@@ -40,22 +41,26 @@ def write_video(video: Path, poster: Path, clean: Trace, attacked: Trace) -> Non
     returns = [np.cumsum(trace.reward, dtype=np.float64) for trace in (clean, attacked)]
     bold, pale = _chart(returns, steps, faded=False), _chart(returns, steps, faded=True)
     rate = str(min(_BITS_A_SECOND, _BITS * _FPS // len(shown)))
-    encoder: Any = imageio.v2.get_writer(
-        video, format="FFMPEG", fps=_FPS, codec="libx264", pixelformat="yuv420p", macro_block_size=2, quality=None,
-        ffmpeg_log_level="error",
-        output_params=[
-            # Noise would eat the bits of all the rest: let the coder be coarser with the perturbation.
-            "-vf", f"addroi={_left(3)}:{_TOP}:{_TILE}:{_TILE}:0.45",
-            "-crf", "20", "-preset", "veryfast", "-maxrate", rate, "-bufsize", rate, "-movflags", "+faststart",
-            "-threads", "1",  # with more, what it writes depends on their timing
-        ],
-    )  # fmt: skip
-    with encoder:
+    # Its own process call: imageio's runs code between fork and exec, which a process with JAX's threads must not.
+    command = [
+        imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error",
+        "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{_WIDTH}x{_HEIGHT}", "-r", str(_FPS), "-i", "-",
+        # Noise would eat the bits of all the rest: let the coder be coarser with the perturbation.
+        "-vf", f"addroi={_left(3)}:{_TOP}:{_TILE}:{_TILE}:0.45",
+        "-c:v", "libx264", "-pix_fmt", "yuv420p", "-preset", "veryfast",
+        "-crf", "20", "-maxrate", rate, "-bufsize", rate, "-movflags", "+faststart",
+        "-threads", "1",  # with more, what it writes depends on their timing
+        str(video),
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as encoder:
+        assert encoder.stdin is not None
         for step in shown:
             picture = _picture(sheet, bold, pale, (clean, attacked), returns, step, steps, factor)
-            encoder.append_data(np.asarray(picture))
+            encoder.stdin.write(picture.tobytes())
             if step == still:
                 picture.save(poster, optimize=True)
+    if encoder.returncode:
+        raise RuntimeError(f"{video}: ffmpeg ended with code {encoder.returncode}")
 
 
 def _sheet(meta: Mapping[str, Any], factor: int) -> Image.Image:
