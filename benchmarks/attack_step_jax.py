@@ -1,0 +1,96 @@
+"""The wmjax side of `attack_step.py`: the public attack, with a thread and a CPU device a core, as studies run it."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+
+from wmjax import runtime
+
+runtime.use_all_cores()
+runtime.use_compilation_cache()
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+
+import wmjax  # noqa: E402
+from benchmarks.frames import EPS, STEPS, Frames, random_frames  # noqa: E402
+from wmjax.attacks import OPTIMIZERS, Attack, Perturbed, Threat, draw, perturb, threat  # noqa: E402
+from wmjax.victims.base import Belief, Params, Prediction, Victim  # noqa: E402
+
+DEVICES = jax.local_devices()
+ATTACK = Attack(OPTIMIZERS["pgd"](STEPS), noise="shared")
+CALL = 4
+"""Most frames that share a compiled call, as in a study on CPUs."""
+
+Call = tuple[Params, Frames, jax.Array, Threat]
+
+jax.tree_util.register_dataclass(Frames)
+_agent: list = []
+
+
+def load_checkpoint(path: str) -> None:
+    """Convert and load the agent that the other side wrote."""
+    wmjax.convert(path, f"{path}.safetensors", stoch=32, agent="r2dreamer")
+    victim, params = wmjax.load(f"{path}.safetensors")
+    _agent[:] = [victim, [jax.device_put(params, device) for device in DEVICES]]
+
+
+def _predict(victim: Victim, params: Params, frames: Frames) -> Prediction:
+    return victim.predict(params, Belief(frames.stoch, frames.deter), frames.action)
+
+
+@partial(jax.jit, static_argnums=0)
+def _step(victim: Victim, params: Params, frames: Frames, key: jax.Array, threat: Threat) -> Perturbed:
+    """Attack a frame of every episode, together with what comes once a frame: h_t, the prior and the clean pass."""
+    prediction = _predict(victim, params, frames)
+    embedding = victim.embed(params, frames.image)
+    drawn = draw(victim, jax.random.split(key, len(frames.image)))
+    return perturb(ATTACK, victim, params, prediction, embedding, frames.image, frames.gumbel, drawn, threat)
+
+
+@partial(jax.jit, static_argnums=0)
+def _loss(victim: Victim, params: Params, frames: Frames, image: jax.Array) -> jax.Array:
+    _, internals = victim.update(params, _predict(victim, params, frames), victim.embed(params, image), frames.gumbel)
+    return -internals.value
+
+
+@cache
+def _calls(batch: int) -> list[Call]:
+    """Return the calls that make up a batch; call i belongs to device i modulo their number."""
+    victim, params = _agent
+    groups, classes = victim.latent_shape
+    frames = random_frames(batch, stoch=groups, discrete=classes, deter=victim.deter, action=victim.action_size)
+    size = min(CALL, -(-batch // len(DEVICES)))
+    if batch % size:
+        raise ValueError(f"batch is {batch}; on {len(DEVICES)} devices it must be a multiple of {size}")
+    calls = []
+    for index in range(batch // size):
+        lane = index % len(DEVICES)
+        part = jax.tree.map(lambda x: x[index * size : (index + 1) * size], frames)  # noqa: B023
+        rest = part, jax.random.key(index), threat(["vsa"] * size, [EPS] * size, "shared")
+        calls.append((params[lane], *jax.device_put(rest, DEVICES[lane])))
+    return calls
+
+
+def _attack(batch: int) -> list[Perturbed]:
+    """Run a batch's calls, those of a device one after the other."""
+    victim, calls, lanes = _agent[0], _calls(batch), len(DEVICES)
+    run = lambda lane: [jax.block_until_ready(_step(victim, *call)) for call in calls[lane::lanes]]  # noqa: E731
+    with ThreadPoolExecutor(lanes) as pool:
+        by_lane = list(pool.map(run, range(lanes)))
+    return [by_lane[index % lanes][index // lanes] for index in range(len(calls))]
+
+
+def attack(batch: int) -> tuple[float, float]:
+    """Attack one batch of frames: wall and processor seconds."""
+    _calls(batch)
+    wall, cpu = time.perf_counter(), time.process_time()
+    _attack(batch)
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def losses(batch: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the losses [B] of the clean and of the attacked frames."""
+    victim, calls, results = _agent[0], _calls(batch), _attack(batch)
+    last = [_loss(victim, params, frames, x.image) for (params, frames, *_), x in zip(calls, results, strict=True)]
+    return np.concatenate([result.loss_first for result in results]), np.concatenate(last)
