@@ -1,0 +1,70 @@
+"""Two parts of MJX that are replaced while a program is traced: two capsules' contact, and a loop of the solver."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from mujoco.mjx._src import collision_driver, math, solver
+from mujoco.mjx._src.collision_primitive import collider
+from mujoco.mjx._src.collision_types import Collision, GeomInfo
+from mujoco.mjx._src.types import GeomType
+
+_lock = threading.RLock()
+
+
+@contextmanager
+def applied() -> Iterator[None]:
+    """Let programs that are traced inside use the replacements."""
+    table, pair = collision_driver._COLLISION_FUNC, (GeomType.CAPSULE, GeomType.CAPSULE)
+    with _lock:
+        originals = table[pair], solver._while_loop_scan
+        table[pair], solver._while_loop_scan = _capsule_capsule, _while_loop
+        try:
+            yield
+        finally:
+            table[pair], solver._while_loop_scan = originals
+
+
+def _while_loop(condition: Callable[[Any], jax.Array], body: Callable[[Any], Any], start: Any, limit: int) -> Any:
+    """Search the line until every world of a batch is done: MJX, which allows for gradients, always takes 50 steps.
+
+    The condition has the limit in it. Physics is twice as fast, with the same result.
+    """
+    return jax.lax.while_loop(condition, body, start)
+
+
+@collider(ncon=1)
+def _capsule_capsule(first: GeomInfo, second: GeomInfo) -> Collision:
+    """Return distance, position and frame of the contact between two capsules, as MuJoCo's C code has them.
+
+    Where the axes cross, as those of hopper's torso and thigh do in their plane, C takes the normal of that plane for
+    the contact's, and the capsules pass through each other; MJX takes the direction of its rounding errors.
+    """
+    axis1, axis2 = first.mat[:, 2] * first.size[1], second.mat[:, 2] * second.size[1]
+    between = first.pos - second.pos
+    a, b, c = axis1 @ axis1, -axis1 @ axis2, axis2 @ axis2
+    u, v = -axis1 @ between, axis2 @ between
+    normal = jnp.cross(axis1, axis2)
+    det = normal @ normal  # a c - b b without the cancellation
+    det = jnp.where(det > 0, det, 1.0)
+
+    # The closest points of the two lines, then moved into the segments; x is in half lengths from the centre.
+    x1, x2 = (c * u - b * v) / det, (a * v - b * u) / det
+    inside = (jnp.abs(x1) <= 1) & (jnp.abs(x2) <= 1)
+    end1 = jnp.clip(x1, -1, 1)
+    x2 = jnp.where(x1 == end1, x2, (v - b * end1) / c)
+    end2 = jnp.clip(x2, -1, 1)
+    x1 = jnp.where(x2 == end2, end1, jnp.clip((u - b * end2) / a, -1, 1))
+    point1, point2 = first.pos + axis1 * x1, second.pos + axis2 * end2
+
+    # Inside both segments the normal is that of both axes: exact, where the points' difference is all rounding error.
+    height = between @ normal
+    normal = jnp.where(inside, jnp.where(height > 0, -normal, normal), point2 - point1)
+    normal, length = math.normalize_with_norm(normal)
+    distance = jnp.where(inside, jnp.abs(height) / jnp.where(inside, length, 1.0), length)
+    distance -= first.size[0] + second.size[0]
+    position = point1 + normal * (first.size[0] + distance / 2)
+    return distance, position, math.make_frame(normal)
