@@ -3,11 +3,12 @@
 import jax
 import jax.numpy as jnp
 
+from wmjax.render.facets import facets
 from wmjax.render.light import shine
-from wmjax.render.scene import Poses, Scene, behind, posed
+from wmjax.render.scene import SAMPLES, Poses, Scene, behind, posed
 from wmjax.render.shadow import NOBODY, shadowed
 from wmjax.render.solids import Solids, hit
-from wmjax.render.surfaces import surface
+from wmjax.render.vectors import plus, times
 
 _IDS = 64
 _EMPTY = 0x7F800000
@@ -23,35 +24,53 @@ def render(scene: Scene, poses: Poses) -> jax.Array:
     back = behind(scene, planes, lamp) if scene.backdrop is None else scene.backdrop
     rays, centers = (jnp.asarray(directions) for directions in scene.rays())
     floor = planes[0].rotation[:, 2], planes[0].center
-    mirrored, mirrored_lights = solids.mirrored(*floor), [light.mirrored(*floor) for light in (scene.head, lamp)]
-    mirrored = mirrored.replace(rgb=scene.reflectance * mirrored.rgb)
+    images = solids.mirrored(*floor)
+    images = images.replace(rgb=scene.reflectance * images.rgb)  # type: ignore[attr-defined]
 
-    behind_all = _key(back.depth, _IDS - 1)
-    nearest = _nearest(solids, rays)
-    seen = nearest < behind_all
-    nearest = jnp.where(seen, nearest, _EMPTY)
-    first, first_share, is_first = _foremost(nearest)
-    second, second_share, _ = _foremost(jnp.where(is_first, _EMPTY, nearest))
-    image = _nearest(mirrored, rays)
-    image = jnp.where(back.reflects & ~seen & (image > behind_all), image, _EMPTY)
-    third, third_share, _ = _foremost(image)
+    keys, images_keys = _nearest(solids, rays), _nearest(images, rays)
+    limit = _key(back.depth, _IDS - 1)
+    seen = (keys < limit) & (keys < _EMPTY)
+    mirrored = back.reflects & ~seen & (images_keys > limit) & (images_keys < _EMPTY)
+    keys = jnp.where(seen, keys, images_keys)
+    shown = seen | mirrored
 
-    ids = jnp.concatenate([first, second])
-    shown = surface(solids, ids, jnp.concatenate([centers, centers], axis=1))
-    places = jnp.concatenate([shown.point, back.point], axis=1)
-    owners = jnp.concatenate([ids, jnp.full_like(first, NOBODY)])
-    dark = jax.lax.stop_gradient(shadowed(solids, lamp, scene.reach, places, owners))
-    dark_solids, dark_back = dark[: ids.size], dark[ids.size :]
-    head, lit = (shine(light, scene.gloss, shown.point, shown.normal, shown.rgb) for light in (scene.head, lamp))
-    solid = jnp.minimum(head + jnp.where(dark_solids[None], 0, lit), 1)
-    reflected = surface(mirrored, third, centers)
-    reflection = sum(
-        shine(light, scene.gloss, reflected.point, reflected.normal, reflected.rgb) for light in mirrored_lights
-    )
-    backdrop = jnp.minimum(back.head + jnp.where(dark_back[None], 0, back.lamp), 1)
-    total = first_share[None] * solid[:, : first.size] + second_share[None] * solid[:, first.size :]
-    total += (1 - first_share - second_share)[None] * backdrop + third_share[None] * reflection
-    return 255 * jnp.minimum(total, 1).T.reshape(*scene.shape, 3)
+    pixels = jnp.nonzero(jnp.any(shown, axis=0), size=scene.capacity, fill_value=shown.shape[1])[0]
+    count = len(scene.kinds) if scene.string is None else len(scene.kinds) + scene.string.pieces
+    keys, shown, mirrored = (jnp.take(x, pixels, axis=1, fill_value=0).reshape(-1) for x in (keys, shown, mirrored))
+    ids = jnp.clip(keys & (_IDS - 1), 0, count - 1)
+    depth = jax.lax.bitcast_convert_type(keys & -_IDS, jnp.float32)
+    points = times(jnp.where(shown, depth, 1), jnp.take(rays, pixels, axis=2, fill_value=-1).reshape(3, -1))
+    ray = jnp.tile(jnp.take(centers, pixels, axis=1, fill_value=-1), rays.shape[1])
+    drawn = facets(solids.joined(images), jnp.where(mirrored, ids + count, ids), points)
+    along, over, cosine = drawn.weights(ray)
+    shown &= cosine > 0
+    place = plus(drawn.center, drawn.corners[0])
+    place = place + times(along, drawn.corners[1] - drawn.corners[0]) + times(over, drawn.corners[2] - drawn.corners[0])
+    places = jnp.concatenate([place, back.point], axis=1)
+    owners = jnp.concatenate([ids, jnp.full(back.point.shape[1], NOBODY)])
+    dark = shadowed(solids, lamp, scene.reach, *jax.lax.stop_gradient((places, owners)))
+    colour = jnp.zeros_like(place)
+    for light in (scene.head, lamp):
+        image = light.mirrored(*floor)
+        both = light.replace(  # type: ignore[attr-defined]
+            position=jnp.where(mirrored[None], image.position[:, None], light.position[:, None]),
+            direction=jnp.where(mirrored[None], image.direction[:, None], light.direction[:, None]),
+        )
+        first, second, third = (
+            shine(both, scene.gloss, drawn.center + corner, normal, drawn.rgb)
+            for corner, normal in zip(drawn.corners, drawn.normals, strict=True)
+        )
+        mixed = jnp.clip(first + times(along, second - first) + times(over, third - first), 0, 1)
+        if light is lamp:
+            mixed = jnp.where((dark[: ids.size] & ~mirrored)[None], 0, mixed)
+        colour = jnp.minimum(colour + mixed, 1)
+    weight = jnp.where(shown, 1 / len(SAMPLES), 0)
+    added = times(weight, colour).reshape(3, len(SAMPLES), -1).sum(axis=1)
+    covered = jnp.where(mirrored, 0, weight).reshape(len(SAMPLES), -1).sum(axis=0)
+    behind_all = jnp.minimum(back.head + jnp.where(dark[None, ids.size :], 0, back.lamp), 1)
+    free = jnp.ones(back.head.shape[1]).at[pixels].add(-covered, mode="drop")
+    frame = (free[None] * behind_all).at[:, pixels].add(added, mode="drop")
+    return 255 * jnp.minimum(frame, 1).T.reshape(*scene.shape, 3)
 
 
 def _key(depth: jax.Array, identity: int) -> jax.Array:
@@ -67,13 +86,6 @@ def _nearest(solids: Solids, rays: jax.Array) -> jax.Array:
         depth = hit(kind, solids.size[i], solids.rotation[i], solids.center[i], rays)
         best = jnp.minimum(best, _key(depth, i))
     return best
-
-
-def _foremost(keys: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return who is foremost among a pixel's samples [N], its share of them [N], and which samples [S, N] it has."""
-    best = jnp.min(keys, axis=0)
-    hits = (keys < _EMPTY) & (keys & (_IDS - 1) == (best & (_IDS - 1))[None])
-    return jnp.where(best < _EMPTY, best & (_IDS - 1), 0), jnp.mean(hits.astype(jnp.float32), axis=0), hits
 
 
 def quantise(frame: jax.Array) -> jax.Array:

@@ -17,7 +17,7 @@ from wmjax.render.solids import KINDS, Kind, Solids
 from wmjax.render.tendon import String
 from wmjax.render.texture import Texture, texture
 
-_SAMPLES = np.array([[0.375, 0.875], [0.875, 0.625], [0.125, 0.375], [0.625, 0.125]])
+SAMPLES = np.array([[0.375, 0.875], [0.875, 0.625], [0.125, 0.375], [0.625, 0.125]])
 """Where Mesa's software driver takes a pixel's four samples, right and down from its upper left corner."""
 
 
@@ -64,6 +64,8 @@ class Scene:
     shape: tuple[int, int] = struct.field(pytree_node=False)
     """Height and width of the frame."""
     camera: int = struct.field(pytree_node=False)
+    capacity: int = struct.field(pytree_node=False)
+    """Pixels in which solids or their images can be drawn. In those beyond, they would be missing."""
     field_of_view: float = struct.field(pytree_node=False)
     """Vertical, in rad."""
     geoms: tuple[int, ...] = struct.field(pytree_node=False)
@@ -97,7 +99,7 @@ class Scene:
         height, width = self.shape
         rows, columns = np.mgrid[:height, :width].reshape(2, 1, -1)
         slope = np.tan(self.field_of_view / 2)
-        places = np.concatenate([_SAMPLES, [[0.5, 0.5]]])
+        places = np.concatenate([SAMPLES, [[0.5, 0.5]]])
         x = ((columns + places[:, :1]) / width * 2 - 1) * slope * width / height
         y = (1 - (rows + places[:, 1:]) / height * 2) * slope
         rays = np.stack([x, y, -np.ones_like(x)]).astype(np.float32)
@@ -176,6 +178,7 @@ def scene(model: mujoco.MjModel, task: EnvSpec) -> Scene:
     drawn = Scene(
         shape=size,
         camera=task.camera,
+        capacity=task.image_size**2 // 4,
         field_of_view=fovy,
         geoms=solids,
         sites=tuple(sites),

@@ -17,10 +17,13 @@ class Texture:
 
 
 def levels(image: jax.Array) -> list[jax.Array]:
-    """Return the mip levels of `image` [H, W, C], in [0, 1], each about half the size of the one before."""
+    """Return the mip levels of `image` [H, W, C], in [0, 1], each about half the size of the one before.
+
+    The driver keeps 8 bits and rounds halves up, which lightens; gradients pass as if it did not round.
+    """
     chain = [image]
     while min(chain[-1].shape[:2]) > 1:
-        chain.append(_halved(_halved(chain[-1], 0), 1))
+        chain.append(_halved(_halved(chain[-1], 1), 0))
     return chain
 
 
@@ -30,7 +33,8 @@ def _halved(image: jax.Array, axis: int) -> jax.Array:
     low = np.floor(center).astype(np.int32)
     part = np.expand_dims((center - low).astype(np.float32), [k for k in range(3) if k != axis])
     pair = [jnp.take(image, np.minimum(low + k, size - 1), axis=axis) for k in range(2)]
-    return (1 - part) * pair[0] + part * pair[1]
+    mixed = (1 - part) * pair[0] + part * pair[1]
+    return mixed + jax.lax.stop_gradient(jnp.floor(255 * mixed + 0.5001) / 255 - mixed)
 
 
 def texture(image: jax.Array) -> Texture:
