@@ -109,12 +109,13 @@ def place(env: dmc.DmcEnv, params: dmc.Params, state: dict[str, jax.Array]) -> d
 
 
 @partial(jax.jit, static_argnums=0)
-def reward(env: dmc.DmcEnv, state: dmc.EnvState, action: jax.Array) -> jax.Array:
-    """Return the reward of states that an action has just led to, [B]."""
+def rewards(env: dmc.DmcEnv, params: dmc.Params, state: dict[str, jax.Array], action: jax.Array) -> jax.Array:
+    """Return the rewards [B] of the states to which the actions [B, A] have just led."""
 
-    def one(state: dmc.EnvState, action: jax.Array) -> jax.Array:
-        data = physics.observe(env.physics, state.geometry, state.data.motion)
-        return env.reward(env.physics, state.geometry, state.params, data.replace(ctrl=action))
+    def one(state: dict[str, jax.Array], action: jax.Array) -> jax.Array:
+        placed = env.state_at(params, **state)
+        data = physics.observe(env.physics, placed.geometry, placed.data.motion)
+        return env.reward(env.physics, placed.geometry, placed.params, data.replace(ctrl=action))
 
     return jax.vmap(one)(state, action)
 
@@ -169,7 +170,7 @@ def reward_columns(task: str) -> dict[str, float]:
     start = {"qpos": exact.qpos[1:].reshape(count, -1), "qvel": exact.qvel[1:].reshape(count, -1)}
     start |= {name: np.tile(values, (len(exact.reward), 1, 1)) for name, values in exact.geometry.items()}
     actions = np.repeat(exact.actions, envs.spec(task).action_repeat, axis=0).reshape(count, -1)
-    error = np.abs(np.asarray(reward(env, place(env, params, start), actions)) - exact.reward.ravel())
+    error = np.abs(np.asarray(rewards(env, params, start, actions)) - exact.reward.ravel())
     return {"reward_error": float(error.max()), "reward": float(exact.reward.mean())}
 
 

@@ -75,11 +75,13 @@ class DmcEnv:
     """Draws (qpos, qvel, geometry) from a key."""
     reward: Callable[[Physics, Geometry, Params, mjx.Data], jax.Array]
     """Gives the reward of one environment step from where it ended, and from the controls in `data.ctrl`."""
+    untouched: tuple[str, ...] = ()
+    """Geoms that nothing reaches, left out of collisions: MJX pays for each pair that might touch, in every step."""
 
     @property
     def physics(self) -> Physics:
         """The domain's model."""
-        return physics.load(self.domain, self.substeps)
+        return physics.load(self.domain, self.substeps, self.untouched)
 
     def reset(self, params: Params, key: jax.Array) -> EnvState:
         """Start an episode, drawn as dm_control draws it; `key` is consumed."""

@@ -40,4 +40,5 @@ def _reward(physics: Physics, geometry: Geometry, params: Params, data: mjx.Data
     return inside(jnp.linalg.norm(apart), 0, geometry.site_size[target, 0])
 
 
-ENV = DmcEnv("finger", 2, _start, _reward)
+# The ground and the finger's root are out of reach, and the hinge lies inside the body's two capsules.
+ENV = DmcEnv("finger", 2, _start, _reward, untouched=("ground", "proximal_decoration", "spinner_decoration"))

@@ -12,6 +12,9 @@ from mujoco.mjx._src.collision_primitive import collider
 from mujoco.mjx._src.collision_types import Collision, GeomInfo
 from mujoco.mjx._src.types import GeomType
 
+_PARALLEL = 1e-10
+"""Squared sine of the angle up to which two axes count as parallel in single precision."""
+
 _lock = threading.RLock()
 
 
@@ -49,22 +52,23 @@ def _capsule_capsule(first: GeomInfo, second: GeomInfo) -> Collision:
     u, v = -axis1 @ between, axis2 @ between
     normal = jnp.cross(axis1, axis2)
     det = normal @ normal  # a c - b b without the cancellation
-    det = jnp.where(det > 0, det, 1.0)
+    parallel = det <= _PARALLEL * a * c
+    det = jnp.where(parallel, 1.0, det)
 
     # The closest points of the two lines, then moved into the segments; x is in half lengths from the centre.
-    x1, x2 = (c * u - b * v) / det, (a * v - b * u) / det
-    inside = (jnp.abs(x1) <= 1) & (jnp.abs(x2) <= 1)
+    x1 = jnp.where(parallel, 0.0, (c * u - b * v) / det)
     end1 = jnp.clip(x1, -1, 1)
-    x2 = jnp.where(x1 == end1, x2, (v - b * end1) / c)
+    x2 = jnp.where((x1 == end1) & ~parallel, (a * v - b * u) / det, (v - b * end1) / c)
     end2 = jnp.clip(x2, -1, 1)
-    x1 = jnp.where(x2 == end2, end1, jnp.clip((u - b * end2) / a, -1, 1))
+    crossed = (x1 == end1) & (x2 == end2) & ~parallel
+    x1 = jnp.where((x2 == end2) & ~parallel, end1, jnp.clip((u - b * end2) / a, -1, 1))
     point1, point2 = first.pos + axis1 * x1, second.pos + axis2 * end2
 
     # Inside both segments the normal is that of both axes: exact, where the points' difference is all rounding error.
     height = between @ normal
-    normal = jnp.where(inside, jnp.where(height > 0, -normal, normal), point2 - point1)
+    normal = jnp.where(crossed, jnp.where(height > 0, -normal, normal), point2 - point1)
     normal, length = math.normalize_with_norm(normal)
-    distance = jnp.where(inside, jnp.abs(height) / jnp.where(inside, length, 1.0), length)
+    distance = jnp.where(crossed, jnp.abs(height) / jnp.where(crossed, length, 1.0), length)
     distance -= first.size[0] + second.size[0]
     position = point1 + normal * (first.size[0] + distance / 2)
     return distance, position, math.make_frame(normal)

@@ -49,11 +49,16 @@ class Physics:
 
 
 @cache
-def load(domain: str, substeps: int) -> Physics:
-    """Return the physics of a dm_control domain, with `substeps` physics steps in an environment step."""
+def load(domain: str, substeps: int, untouched: tuple[str, ...]) -> Physics:
+    """Return the physics of a dm_control domain, with `substeps` physics steps in an environment step.
+
+    The geoms in `untouched` are left out of collisions.
+    """
     folder = resources.files("dm_control") / "suite"  # read as a file: to import the suite would look for a display
     model = mujoco.MjModel.from_xml_path(str(folder / f"{domain}.xml"))
     model.opt.enableflags = 0  # cartpole computes its energy, which MJX can not and nobody reads
+    for name in untouched:
+        model.geom(name).contype = model.geom(name).conaffinity = 0
     with jax.ensure_compile_time_eval():  # constants, even if a program is being traced; and bound to no device
         mjx_model = mjx.put_model(model)
         mjx_data = mjx.make_data(mjx_model)
