@@ -2,15 +2,18 @@
 
 import jax
 import jax.numpy as jnp
+import mujoco
 import numpy as np
 import pytest
 from dm_control.utils import rewards as reference
+from mujoco import mjx
 
 from benchmarks import parity
 from benchmarks.parity import place, reset, step
 from wmjax import envs
 from wmjax.core.errors import InputError
 from wmjax.envs import dmc
+from wmjax.envs.dmc import patches
 from wmjax.envs.dmc.rewards import inside, tolerance
 
 DOMAINS = {
@@ -62,6 +65,43 @@ def test_tolerance_is_that_of_dm_control(lower, upper, sigmoid, value, margin):
     got = jax.jit(lambda x, m: tolerance(x, lower, upper, margin=m, sigmoid=sigmoid, value_at_margin=value))(x, margin)
     np.testing.assert_allclose(got, expected, atol=1e-6)
     np.testing.assert_array_equal(inside(jnp.asarray(x), lower, upper), reference.tolerance(x, (lower, upper)))
+
+
+@pytest.mark.parametrize("plane", [True, False], ids=["in a plane", "in space"])
+@pytest.mark.parametrize(("first", "second"), [("capsule", "capsule"), ("sphere", "capsule")])
+def test_contacts_are_those_of_mujoco(first, second, plane):
+    body = '<body><freejoint/><geom type="{}" size="{}"/></body>'
+    xml = body.format(first, ".05 .2" if first == "capsule" else ".05") + body.format(second, ".04 .02")
+    model = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{xml}</worldbody></mujoco>")
+    rng, count = np.random.default_rng(0), 200
+    qpos = np.zeros((count, 2, 7))
+    qpos[..., :3] = rng.uniform(-0.1, 0.1, (count, 2, 3)) * ([1, 0, 1] if plane else 1)
+    qpos[..., 3:] = rng.standard_normal((count, 2, 4)) * ([1, 0, 1, 0] if plane else 1)
+    qpos[..., 3:] /= np.linalg.norm(qpos[..., 3:], axis=-1, keepdims=True)
+    qpos = qpos.reshape(count, 14)
+
+    @jax.jit
+    @jax.vmap
+    def contact(qpos):
+        data = mjx.collision(mjx_model, mjx.kinematics(mjx_model, mjx_data.replace(qpos=qpos)))
+        return data._impl.contact
+
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), patches.applied():
+        mjx_model, mjx_data = mjx.put_model(model), mjx.make_data(model)
+        got = jax.tree.map(np.asarray, contact(jnp.asarray(qpos, float)))
+    data, errors, crossed = mujoco.MjData(model), [], 0
+    for world in range(count):
+        data.qpos[:] = qpos[world]
+        mujoco.mj_forward(model, data)
+        assert data.ncon == (got.dist[world, 0] < 0)
+        if data.ncon:
+            c = data.contact[0]
+            crossed += c.dist < -0.09 + 1e-9
+            pairs = (c.dist, got.dist), (c.pos, got.pos), (c.frame.reshape(3, 3), got.frame)
+            errors.append(max(np.abs(theirs - ours[world, 0]).max() for theirs, ours in pairs))
+    assert len(errors) > 30
+    assert (crossed > 10) == (plane and first == second)
+    assert np.sort(errors)[-3] < 3e-5  # a crossing that C itself sees to rounding error may differ
 
 
 @pytest.mark.parametrize("task", DOMAINS.values(), ids=DOMAINS)
@@ -157,7 +197,7 @@ def test_divergence_is_flagged_and_freezes_the_world():
     assert np.isfinite(after.data.qpos).all()
 
 
-def test_physics_is_not_differentiated_but_poses_are():
+def test_physics_is_not_differentiated():
     task = DOMAINS["cartpole"]
     env, params = dmc.load(task)
     states = place(env, params, {"qpos": np.zeros((BATCH, 2)), "qvel": np.zeros((BATCH, 2))})
@@ -173,10 +213,25 @@ def test_physics_is_not_differentiated_but_poses_are():
     scale = jax.grad(lambda scale: scale * rewards(jax.lax.stop_gradient(actions * scale)))(1.0)
     np.testing.assert_allclose(scale, rewards(actions), rtol=1e-6)
 
-    pole = env.physics.model.geom("pole_1").id
-    height = jax.jit(lambda qpos: env.state_at(params, qpos, jnp.zeros(2)).data.geom_xpos[pole, 2])
-    gradient = jax.grad(height)(jnp.array([0.3, 0.5]))
-    np.testing.assert_allclose(gradient, [0, -0.5 * np.sin(0.5)], atol=1e-6)
+
+@pytest.mark.parametrize("task", DOMAINS.values(), ids=DOMAINS)
+def test_poses_are_differentiated(task):
+    env, params = dmc.load(task)
+    model = env.physics.model
+
+    @jax.jit
+    @jax.value_and_grad
+    def total(qpos):
+        data = env.state_at(params, qpos, jnp.zeros(model.nv)).data
+        poses = [data.geom_xpos, data.geom_xmat, data.site_xpos, data.site_xmat, data.cam_xpos, data.cam_xmat]
+        values = jnp.concatenate([x.ravel() for x in (*poses, data.light_xpos, data.light_xdir)])
+        return jnp.vdot(values, jnp.sin(jnp.arange(values.size, dtype=values.dtype)))
+
+    assert np.isfinite(total(jnp.asarray(model.qpos0, float))[1]).all()
+    qpos = jnp.asarray(np.random.default_rng(0).uniform(-1, 1, model.nq), float)
+    steps = 0.01 * jnp.eye(model.nq)
+    expected = [(total(qpos + step)[0] - total(qpos - step)[0]) / 0.02 for step in steps]
+    np.testing.assert_allclose(total(qpos)[1], expected, atol=0.01)
 
 
 def test_wrong_input_is_named():

@@ -1,4 +1,4 @@
-"""Two parts of MJX that are replaced while a program is traced: two capsules' contact, and a loop of the solver."""
+"""Parts of MJX that are replaced while a program is traced: the contacts of capsules, and a loop of the solver."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -21,14 +21,13 @@ _lock = threading.RLock()
 @contextmanager
 def applied() -> Iterator[None]:
     """Let programs that are traced inside use the replacements."""
-    table, pair = collision_driver._COLLISION_FUNC, (GeomType.CAPSULE, GeomType.CAPSULE)
     with _lock:
-        originals = table[pair], solver._while_loop_scan
-        table[pair], solver._while_loop_scan = _capsule_capsule, _while_loop
+        originals = collision_driver._COLLISION_FUNC, solver._while_loop_scan
+        collision_driver._COLLISION_FUNC, solver._while_loop_scan = originals[0] | _CONTACTS, _while_loop
         try:
             yield
         finally:
-            table[pair], solver._while_loop_scan = originals
+            collision_driver._COLLISION_FUNC, solver._while_loop_scan = originals
 
 
 def _while_loop(condition: Callable[[Any], jax.Array], body: Callable[[Any], Any], start: Any, limit: int) -> Any:
@@ -37,6 +36,20 @@ def _while_loop(condition: Callable[[Any], jax.Array], body: Callable[[Any], Any
     The condition has the limit in it. Physics is twice as fast, with the same result.
     """
     return jax.lax.while_loop(condition, body, start)
+
+
+@collider(ncon=1)
+def _sphere_capsule(sphere: GeomInfo, capsule: GeomInfo) -> Collision:
+    """Return distance, position and frame of the contact between a sphere and a capsule.
+
+    MJX adds 1e-6 to the axis' squared length before it divides by it, which moves the contacts of short capsules such
+    as those of ball_in_cup's cup by as much as .01 mm.
+    """
+    axis = capsule.mat[:, 2] * capsule.size[1]
+    x = jnp.clip(axis @ (sphere.pos - capsule.pos) / (axis @ axis), -1, 1)
+    normal, length = math.normalize_with_norm(capsule.pos + axis * x - sphere.pos)
+    distance = length - sphere.size[0] - capsule.size[0]
+    return distance, sphere.pos + normal * (sphere.size[0] + distance / 2), math.make_frame(normal)
 
 
 @collider(ncon=1)
@@ -72,3 +85,9 @@ def _capsule_capsule(first: GeomInfo, second: GeomInfo) -> Collision:
     distance -= first.size[0] + second.size[0]
     position = point1 + normal * (first.size[0] + distance / 2)
     return distance, position, math.make_frame(normal)
+
+
+_CONTACTS = {
+    (GeomType.SPHERE, GeomType.CAPSULE): _sphere_capsule,
+    (GeomType.CAPSULE, GeomType.CAPSULE): _capsule_capsule,
+}
