@@ -71,6 +71,13 @@ def test_whole_budget_is_used_on_bytes(value, budget):
     np.testing.assert_allclose(bounds.upper, min(value + budget, 255) / 255, atol=1.2e-7)
 
 
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=5))
+def test_budgets_are_never_rounded_up(eps):
+    got = np.float64(threat(["vsa"] * len(eps), eps).eps)
+    assert (got <= eps).all()
+    np.testing.assert_allclose(got, eps, rtol=2e-7, atol=1e-44)
+
+
 # The climb, on losses whose maximum is known.
 
 WIDE = Ball(np.full(SHAPE, -np.inf, np.float32), np.full(SHAPE, np.inf, np.float32))
@@ -168,7 +175,7 @@ def attacked(frame, attack, threat):
 @pytest.mark.parametrize("steps", [NO_STEPS, fgsm(), pgd(4)], ids=["none", "fgsm", "pgd"])
 def test_frames_stay_in_the_ball(frame, steps, noise):
     image = frame[4]
-    eps = np.float32([0.04, 8 / 255, 0.3, 0, 1, 1e-3])
+    eps = np.array([0.04, 8 / 255, 0.3, 0, 1, 1e-3])  # in float32 the first rounds down, the second and third up
     result = attacked(frame, Attack(steps, noise), threat(OBJECTIVES, eps, noise))
     assert (distance(result.image, image) <= eps).all()
     assert np.min(result.image) >= 0
@@ -240,7 +247,7 @@ def test_each_row_follows_its_own_objective(frame):
 def test_shared_noise_starts_away_from_the_clean_image(frame):
     image = frame[4]
     hunt = threat(OBJECTIVES, [0.1] * 6, "shared")
-    np.testing.assert_array_equal(hunt.start, np.float32([0.1, 0, 0, 0.1, 0, 0.1]))
+    np.testing.assert_array_equal(hunt.start, hunt.eps * np.float32([1, 0, 0, 1, 0, 1]))
     start = attacked(frame, Attack(NO_STEPS, "shared"), hunt).image
     drawn = frame[6]
     want = project(ball(image, hunt.eps), image + hunt.start[:, None, None, None] * drawn.start)
