@@ -23,7 +23,7 @@ from safetensors.numpy import load_file  # noqa: E402
 import wmjax  # noqa: E402
 from benchmarks import torch_agent, torch_attacks  # noqa: E402
 from wmjax import attacks  # noqa: E402
-from wmjax.attacks.attack import Attack, Draw, attacker_loss, threat  # noqa: E402
+from wmjax.attacks.attack import Attack, Draw, Frame, attacker_loss, threat  # noqa: E402
 from wmjax.core.errors import InputError  # noqa: E402
 from wmjax.victims.base import Belief  # noqa: E402
 from wmjax.victims.dreamer import AGENTS  # noqa: E402
@@ -111,8 +111,9 @@ def test_any_sizes(sizes, tmp_path, agrees):
         attack, hunt = Attack(), threat(list(attacks.OBJECTIVES) * batch, [0.1] * 5 * batch)
         wide = lambda tree: jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x), 5, axis=0), tree)  # noqa: E731
         drawn = Draw(jnp.zeros((5 * batch, 64, 64, 3)), wide(other))
-        loss = attacker_loss(attack, victim, params, *wide((prediction, embedding, gumbel)), drawn, hunt)
-        losses, pullback = jax.vjp(loss, wide(image))
+        frame = wide(Frame(image, embedding, prediction, gumbel))
+        loss = attacker_loss(attack, victim, params, frame, drawn, hunt)
+        losses, pullback = jax.vjp(loss, frame.image)
         return prediction, embedding, internals, *heads, cont, decoded, losses, pullback(jnp.ones_like(losses))[0]
 
     prediction, embedding, internals, slow_value, reward, cont, decoded, losses, gradients = ours(params)
@@ -450,8 +451,15 @@ def test_stoch(checkpoint):
 
 
 def test_action_repeat(checkpoint):
-    for wrong in (0, -1, True, 2.5):
-        refuse(checkpoint, f"action_repeat is {wrong!r}", "whole number from 1", action_repeat=wrong)
+    for wrong in (0, -1, True, 2.5, 101):
+        refuse(checkpoint, f"action_repeat is {wrong!r}", "whole number from 1 to 100", action_repeat=wrong)
+
+
+def test_task(checkpoint, tmp_path):
+    for wrong in ("", "walker_walk", "dmc_", "dmc_Walker", "dmc_a/b", "dmc_a\n", 3):
+        refuse(checkpoint, f"task is {wrong!r}", "dmc_ or metaworld_", task=wrong)
+    out = wmjax.convert(checkpoint, tmp_path / "a.safetensors", stoch=3, agent="infonce", task="metaworld_door_open")
+    assert read_card(out).task == "metaworld_door_open"
 
 
 def test_agent(checkpoint, tmp_path):

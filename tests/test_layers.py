@@ -43,7 +43,8 @@ def close(got, want, tolerance=1e-5):
 
 
 def gradients(function, *arrays, weight):
-    return jax.grad(lambda *a: jnp.sum(function(*a) * weight), argnums=tuple(range(len(arrays))))(*arrays)
+    total = lambda *a: jnp.sum(function(*a) * weight)  # noqa: E731
+    return jax.jit(jax.grad(total, argnums=tuple(range(len(arrays)))))(*arrays)
 
 
 def torch_gradients(function, *arrays, weight):
@@ -88,12 +89,13 @@ def test_conv_and_its_gradients(shape):
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 def test_conv_of_any_size(size, height, width, channels):
     x, kernel = normal(1, height, width, channels[0]), normal(size, size, *channels)
-    close(conv(x, kernel), torch_conv(leaf(x), leaf(kernel)))
+    close(jax.jit(conv)(x, kernel), torch_conv(leaf(x), leaf(kernel)))
 
 
 def test_conv_in_a_loop_and_under_vmap():
     x, kernel = normal(2, 8, 8, 16), normal(5, 5, 16, 16) / 20
 
+    @jax.jit
     def step(x):
         return x - 0.1 * jax.grad(lambda x: jnp.sum(jnp.cos(conv(x, kernel))))(x)
 
@@ -105,7 +107,7 @@ def test_conv_in_a_loop_and_under_vmap():
     over_images = jax.vmap(step)(images)
     close(over_images[1], step(-x))
     both = jax.jit(jax.vmap(jax.grad(lambda k, x: jnp.sum(jnp.cos(conv(x, k))))))(kernels, images)
-    close(both[1], jax.grad(lambda k: jnp.sum(jnp.cos(conv(-x, k))))(2 * kernel))
+    close(both[1], gradients(lambda k: jnp.cos(conv(-x, k)), 2 * kernel, weight=1.0)[0])
 
 
 @pytest.mark.parametrize("taps", [2, 3, 4, 5])
@@ -161,7 +163,7 @@ def test_flat_regions_tie_through_tiled_stages(name):
     image = flat_images()[name] - 0.5
     weight = normal(1, 4, 4, 32)
     close(jax.jit(ours)(image), theirs(leaf(image)))
-    (got,) = jax.jit(lambda x: gradients(ours, x, weight=weight))(image)
+    (got,) = gradients(ours, image, weight=weight)
     (want,) = torch_gradients(theirs, image, weight=weight)
     close(got, want)
 
