@@ -14,7 +14,7 @@ import numpy as np  # noqa: E402
 
 import wmjax  # noqa: E402
 from benchmarks.frames import EPS, STEPS, Frames, random_frames  # noqa: E402
-from wmjax.attacks import OPTIMIZERS, Attack, Perturbed, Threat, draw, perturb, threat  # noqa: E402
+from wmjax.attacks import OPTIMIZERS, Attack, Frame, Perturbed, Threat, draw, perturb, threat  # noqa: E402
 from wmjax.victims.base import Belief, Params, Prediction, Victim  # noqa: E402
 
 DEVICES = jax.local_devices()
@@ -45,7 +45,8 @@ def _step(victim: Victim, params: Params, frames: Frames, key: jax.Array, threat
     prediction = _predict(victim, params, frames)
     embedding = victim.embed(params, frames.image)
     drawn = draw(victim, jax.random.split(key, len(frames.image)))
-    return perturb(ATTACK, victim, params, prediction, embedding, frames.image, frames.gumbel, drawn, threat)
+    frame = Frame(frames.image, embedding, prediction, frames.gumbel)
+    return perturb(ATTACK, victim, params, frame, drawn, threat)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -67,7 +68,7 @@ def _calls(batch: int) -> list[Call]:
     for index in range(batch // size):
         lane = index % len(DEVICES)
         part = jax.tree.map(lambda x: x[index * size : (index + 1) * size], frames)  # noqa: B023
-        rest = part, jax.random.key(index), threat(["vsa"] * size, [EPS] * size, "shared")
+        rest = part, jax.random.key(index), threat(["vsa"] * size, [EPS] * size)
         calls.append((params[lane], *jax.device_put(rest, DEVICES[lane])))
     return calls
 

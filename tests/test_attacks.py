@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from wmjax import attacks
-from wmjax.attacks.attack import Attack, attacker_noise, draw, maximise, perturb, threat
+from wmjax.attacks.attack import Attack, Frame, attacker_noise, draw, maximise, start_radius, threat
 from wmjax.attacks.optimizers import NO_STEPS, OPTIMIZERS, Ball, Optimizer, ball, fgsm, optimizer, pgd, project
 from wmjax.attacks.timing import mask
 from wmjax.core.errors import InputError
@@ -25,6 +25,12 @@ wild = hnp.arrays(np.float32, SHAPE, elements=st.floats(-3, 3, width=32))
 
 jitted_ball = jax.jit(ball)
 jitted_project = jax.jit(project)
+
+
+def perturb(attack, victim, params, prediction, embedding, image, noise, drawn, threat):
+    return attacks.perturb(attack, victim, params, Frame(image, embedding, prediction, noise), drawn, threat)
+
+
 jitted_perturb = jax.jit(perturb, static_argnums=(0, 1))
 
 
@@ -69,6 +75,13 @@ def test_whole_budget_is_used_on_bytes(value, budget):
     bounds = jitted_ball(image, eps)
     np.testing.assert_allclose(bounds.lower, max(value - budget, 0) / 255, atol=1.2e-7)
     np.testing.assert_allclose(bounds.upper, min(value + budget, 255) / 255, atol=1.2e-7)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=5))
+def test_budgets_are_never_rounded_up(eps):
+    got = np.float64(threat(["vsa"] * len(eps), eps).eps)
+    assert (got <= eps).all()
+    np.testing.assert_allclose(got, eps, rtol=2e-7, atol=1e-44)
 
 
 # The climb, on losses whose maximum is known.
@@ -168,8 +181,8 @@ def attacked(frame, attack, threat):
 @pytest.mark.parametrize("steps", [NO_STEPS, fgsm(), pgd(4)], ids=["none", "fgsm", "pgd"])
 def test_frames_stay_in_the_ball(frame, steps, noise):
     image = frame[4]
-    eps = np.float32([0.04, 8 / 255, 0.3, 0, 1, 1e-3])
-    result = attacked(frame, Attack(steps, noise), threat(OBJECTIVES, eps, noise))
+    eps = np.array([0.04, 8 / 255, 0.3, 0, 1, 1e-3])  # in float32 the first rounds down, the second and third up
+    result = attacked(frame, Attack(steps, noise), threat(OBJECTIVES, eps))
     assert (distance(result.image, image) <= eps).all()
     assert np.min(result.image) >= 0
     assert np.max(result.image) <= 1
@@ -184,7 +197,7 @@ def test_frames_stay_in_the_ball(frame, steps, noise):
 @pytest.mark.parametrize("noise", ["fresh", "shared", "mode"])
 @pytest.mark.parametrize("steps", [NO_STEPS, fgsm(), pgd(4)], ids=["none", "fgsm", "pgd"])
 def test_no_budget_changes_no_bit(frame, steps, noise):
-    result = attacked(frame, Attack(steps, noise), threat(OBJECTIVES, np.zeros(6), noise))
+    result = attacked(frame, Attack(steps, noise), threat(OBJECTIVES, np.zeros(6)))
     assert np.asarray(result.image).tobytes() == np.asarray(frame[4]).tobytes()
 
 
@@ -239,11 +252,12 @@ def test_each_row_follows_its_own_objective(frame):
 
 def test_shared_noise_starts_away_from_the_clean_image(frame):
     image = frame[4]
-    hunt = threat(OBJECTIVES, [0.1] * 6, "shared")
-    np.testing.assert_array_equal(hunt.start, np.float32([0.1, 0, 0, 0.1, 0, 0.1]))
+    hunt = threat(OBJECTIVES, [0.1] * 6)
+    radius = start_radius(Attack(NO_STEPS, "shared"), hunt)
+    np.testing.assert_array_equal(radius, hunt.eps * np.float32([1, 0, 0, 1, 0, 1]))
     start = attacked(frame, Attack(NO_STEPS, "shared"), hunt).image
     drawn = frame[6]
-    want = project(ball(image, hunt.eps), image + hunt.start[:, None, None, None] * drawn.start)
+    want = project(ball(image, hunt.eps), image + radius[:, None, None, None] * drawn.start)
     np.testing.assert_allclose(start, want, atol=1e-7)
     assert (np.abs(start - image).mean(axis=(1, 2, 3)) > 0.01).tolist() == [True, False, False, True, False, True]
 
@@ -358,3 +372,21 @@ def test_halves_part_an_episode():
 def test_wrong_modes(mode):
     with pytest.raises(InputError, match=r"unknown mode .*known: full, first_half, second_half, sparse\(n\)"):
         mask(mode, 10)
+
+
+def test_a_frame_of_grey_levels_is_refused(frame):
+    with pytest.raises(InputError, match=r"uint8.*255"):
+        attacked(
+            (*frame[:4], np.zeros(frame[4].shape, np.uint8), *frame[5:]), Attack(), threat(["random"] * 6, [0.1] * 6)
+        )
+
+
+@pytest.mark.parametrize("eps", [[8.0], [-0.1], [np.nan], [0.1, 0.1], 0.1], ids=str)
+def test_a_budget_is_one_number_an_objective_in_image_units(eps):
+    with pytest.raises(InputError, match=r"expected 1 budgets in \[0, 1\]"):
+        threat(["pda"], eps)
+
+
+def test_an_attack_takes_an_optimizer_not_its_name():
+    with pytest.raises(InputError, match="pgd"):
+        Attack("pgd")

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from wmjax import cli
+from wmjax import cli, doctor
+from wmjax.grid import run as grid
 
 
 @pytest.fixture
@@ -39,6 +40,7 @@ def wmjax(monkeypatch, capsys, tmp_path):
         (["convert", "absent.pt", "-o", "out.safetensors"], ["absent.pt", "no such file"]),
         (["convert", "wrong.toml", "-o", "out.safetensors"], ["wrong.toml", "not a checkpoint"]),
         (["convert", "wrong.toml", "-o", "out.bin"], ["out.bin", ".safetensors"]),
+        (["zoo", "c/a.safetensors"], ["unknown agent", "c/a.safetensors", "dmc_cartpole_balance_r2dreamer_1m"]),
         (["zoo", "nobody"], ["nobody", "known", "dmc_cartpole_balance_r2dreamer_1m"]),
     ],
 )
@@ -98,3 +100,38 @@ def test_interruption_is_code_130(wmjax, monkeypatch):
     code, _, err = wmjax("run")
     assert code == 130
     assert "goes on where this one stopped" in err
+
+
+def test_doctor_survives_a_jax_that_does_not_import(wmjax, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", None)
+    monkeypatch.setattr(doctor, "check", lambda: [doctor.check_devices()])
+    code, out, err = wmjax("doctor")
+    assert code == 1
+    assert "JAX does not compute" in out
+    assert err == ""
+
+
+def test_progress_is_plain_lines_where_nobody_watches(wmjax, monkeypatch):
+    def fake(*_, on_progress, **__):
+        for done in (0, 7, 19, 5, 20, 45, 50, 50):
+            on_progress(grid.Progress(done, 50))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grid, "run", fake)
+    code, out, _ = wmjax("run")
+    assert code == 130
+    assert out.splitlines() == [
+        "0 % (0/50 agent steps)",
+        "14 % (7/50 agent steps)",
+        "38 % (19/50 agent steps)",
+        "40 % (20/50 agent steps)",
+        "90 % (45/50 agent steps)",
+        "100 % (50/50 agent steps)",
+    ]
+
+
+def test_help_names_a_document_that_exists(wmjax):
+    code, out, _ = wmjax("run", "--help")
+    assert code == 0
+    assert "README.md" in out
+    assert "docs/" not in out

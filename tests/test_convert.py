@@ -23,7 +23,7 @@ from safetensors.numpy import load_file  # noqa: E402
 import wmjax  # noqa: E402
 from benchmarks import torch_agent, torch_attacks  # noqa: E402
 from wmjax import attacks  # noqa: E402
-from wmjax.attacks.attack import Attack, Draw, attacker_loss, threat  # noqa: E402
+from wmjax.attacks.attack import Attack, Draw, Frame, attacker_loss, threat  # noqa: E402
 from wmjax.core.errors import InputError  # noqa: E402
 from wmjax.victims.base import Belief  # noqa: E402
 from wmjax.victims.dreamer import AGENTS  # noqa: E402
@@ -105,16 +105,18 @@ def test_any_sizes(sizes, tmp_path, agrees):
         prediction = victim.predict(params, Belief(stoch, deter), action)
         embedding = victim.embed(params, image)
         belief, internals = victim.update(params, prediction, embedding, gumbel)
-        heads = {name: getattr(victim, name)(params, belief) for name in ("slow_value", "reward", "cont")}
+        heads = victim.slow_value(params, belief).mean(), victim.reward(params, belief).mean()
+        cont = victim.cont(params, belief).logit
         decoded = victim.decode(params, belief) if victim.agent == "dreamer" else None
         attack, hunt = Attack(), threat(list(attacks.OBJECTIVES) * batch, [0.1] * 5 * batch)
         wide = lambda tree: jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x), 5, axis=0), tree)  # noqa: E731
         drawn = Draw(jnp.zeros((5 * batch, 64, 64, 3)), wide(other))
-        loss = attacker_loss(attack, victim, params, *wide((prediction, embedding, gumbel)), drawn, hunt)
-        losses, pullback = jax.vjp(loss, wide(image))
-        return prediction, embedding, internals, heads, decoded, losses, pullback(jnp.ones_like(losses))[0]
+        frame = wide(Frame(image, embedding, prediction, gumbel))
+        loss = attacker_loss(attack, victim, params, frame, drawn, hunt)
+        losses, pullback = jax.vjp(loss, frame.image)
+        return prediction, embedding, internals, *heads, cont, decoded, losses, pullback(jnp.ones_like(losses))[0]
 
-    prediction, embedding, internals, heads, decoded, losses, gradients = ours(params)
+    prediction, embedding, internals, slow_value, reward, cont, decoded, losses, gradients = ours(params)
     theirs_deter, prior = original.predict(tensor(stoch), tensor(deter), tensor(action))
     theirs_embedding = original.encoder(tensor(image))
     post = original.rssm.posterior(theirs_deter, theirs_embedding)
@@ -129,16 +131,16 @@ def test_any_sizes(sizes, tmp_path, agrees):
     agrees("mean", internals.policy.mean, mean)
     agrees("std", internals.policy.std, std)
     agrees("value", internals.value, torch_agent.two_hot_mean(original.value(feature)))
-    agrees("slow value", heads["slow_value"].mean(), torch_agent.two_hot_mean(original._slow_value(feature)))
-    agrees("reward", heads["reward"].mean(), torch_agent.two_hot_mean(original.reward(feature)))
-    agrees("cont", heads["cont"].logit, original.cont(feature)[:, 0])
+    agrees("slow value", slow_value, torch_agent.two_hot_mean(original._slow_value(feature)))
+    agrees("reward", reward, torch_agent.two_hot_mean(original.reward(feature)))
+    agrees("cont", cont, original.cont(feature)[:, 0])
     if sizes.agent == "dreamer":
         agrees("decoded", decoded, original.decoder._cnn(drawn, theirs_deter))
     step = torch_attacks.Step(theirs_deter, prior, tensor(other), drawn)
     for row, name in enumerate(attacks.OBJECTIVES):
         loss, gradient = torch_attacks.loss_and_grad(torch_attacks.OBJECTIVES[name], original, tensor(image), step)
-        agrees(f"{name} loss", losses[row::5], loss, 1e-4)
-        agrees(f"{name} gradient", gradients[row::5], gradient, 1e-4)
+        agrees(f"{name} loss", np.asarray(losses)[row::5], loss, 1e-4)
+        agrees(f"{name} gradient", np.asarray(gradients)[row::5], gradient, 1e-4)
 
 
 # What the file holds.
@@ -449,8 +451,15 @@ def test_stoch(checkpoint):
 
 
 def test_action_repeat(checkpoint):
-    for wrong in (0, -1, True, 2.5):
-        refuse(checkpoint, f"action_repeat is {wrong!r}", "whole number from 1", action_repeat=wrong)
+    for wrong in (0, -1, True, 2.5, 101):
+        refuse(checkpoint, f"action_repeat is {wrong!r}", "whole number from 1 to 100", action_repeat=wrong)
+
+
+def test_task(checkpoint, tmp_path):
+    for wrong in ("", "walker_walk", "dmc_", "dmc_Walker", "dmc_a/b", "dmc_a\n", 3):
+        refuse(checkpoint, f"task is {wrong!r}", "dmc_ or metaworld_", task=wrong)
+    out = wmjax.convert(checkpoint, tmp_path / "a.safetensors", stoch=3, agent="infonce", task="metaworld_door_open")
+    assert read_card(out).task == "metaworld_door_open"
 
 
 def test_agent(checkpoint, tmp_path):

@@ -1,11 +1,12 @@
 """`wmjax doctor`: each thing that can be wrong is found, graded, and comes with a remedy."""
 
 import importlib.metadata as metadata
+import pwd
 
 import jax
 import pytest
 
-from wmjax import doctor
+from wmjax import doctor, runtime
 from wmjax.doctor import Finding
 
 
@@ -69,6 +70,33 @@ def test_a_frame_is_drawn_and_judged(monkeypatch):
     ):
         monkeypatch.setattr(doctor, "_FRAME", code)
         assert message in doctor._frame_error("egl")
+
+
+def test_a_simulation_that_does_not_step_is_told_apart_from_opengl(monkeypatch):
+    assert doctor.check_simulation() == Finding("simulation", "ok", "dm_control and MuJoCo step a task")
+    monkeypatch.setattr(doctor, "_SIMULATION", "raise AttributeError('qM')")
+    wanted = ["mujoco>=3.10,<3.11", "dm-control==1.0.43", "numpy>=2"]
+    monkeypatch.setattr(metadata, "requires", lambda name: wanted)
+    found = doctor.check_simulation()
+    assert found.status == "error"
+    assert "AttributeError: qM" in found.detail
+    assert found.remedy.endswith('pip install "mujoco<3.11,>=3.10" "dm-control==1.0.43"')
+    monkeypatch.setattr(doctor, "_frame_error", lambda name: pytest.fail("there is nothing to draw"))
+    assert [finding.status for finding in doctor.check() if "OpenGL" in finding.check] == ["warning"]
+
+
+def test_a_cache_in_no_home_is_a_warning(monkeypatch, tmp_path):
+    monkeypatch.setenv("WMJAX_CACHE", "~nosuch-user/x")
+    runtime.use_compilation_cache()
+    assert runtime.cache_dir() is None
+    assert doctor.check_cache().status == "warning"
+    monkeypatch.setenv("WMJAX_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert runtime.cache_dir() == tmp_path / ".cache" / "wmjax"
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", lambda user: {}[user])
+    assert runtime.cache_dir() is None
 
 
 @pytest.mark.parametrize(

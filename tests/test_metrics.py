@@ -171,3 +171,9 @@ def test_wrong_shapes_and_confidences_are_refused():
         resampled_means([1.0, 2.0], rng())
     with pytest.raises(InputError, match="confidence"):
         interval([1.0, 2.0], confidence=95)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_scale_must_be_positive_and_finite(scale):
+    with pytest.raises(InputError, match="scale must be positive and finite"):
+        nauc([0.0, 0.1], [1.0, 0.5], scale=scale)

@@ -1,6 +1,8 @@
 """The report of synthetic rows: numbers, what is missing, hostile names, wrong files, figures and the video."""
 
+import errno
 import json
+import os
 import pickle
 import re
 import subprocess
@@ -469,6 +471,46 @@ def test_without_traces_there_is_a_sentence_and_no_stale_video(tmp_path):
     page = text_of(tmp_path, make_study(seeds=range(2)))
     assert "there is no video" in page
     assert set(files_of(tmp_path)) == {"report.md", "curves.png"}
+
+
+def test_foreign_files_beside_the_report_stay(tmp_path):
+    write_rows(tmp_path, by_hand())
+    report(tmp_path)
+    kept = {"curves_mine.png", "curves.png.bak", "episode.gif", "episode.txt"}
+    for name in (*kept, "curves_7.png", "episode.mp4"):
+        (tmp_path / "report" / name).touch()
+    report(tmp_path)
+    assert set(files_of(tmp_path)) == {"report.md", "curves.png", *kept}
+
+
+@pytest.mark.parametrize("name", ["report", "curves.png", "episode.mp4", "episode.png", "report.md"])
+def test_a_report_that_cannot_be_written_names_the_path(tmp_path, name):
+    write_rows(tmp_path, by_hand())
+    write_trace(tmp_path, steps=4)
+    write_trace(tmp_path, steps=4, objective="vsa", optimizer="pgd")
+    path = tmp_path / "report"
+    if name == "report":
+        path.touch()
+    else:
+        path /= name
+        path.mkdir(parents=True)
+    with pytest.raises(InputError, match=f"{re.escape(str(path))}: cannot be written") as error:
+        report(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_full_disk_is_told(tmp_path, monkeypatch):
+    write_rows(tmp_path, by_hand())
+    report(tmp_path)
+    (tmp_path / "report" / "curves_2.png").touch()
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(InputError, match=r"report\.md: cannot be written \(No space left on device\)"):
+        report(tmp_path)
+    assert "curves_2.png" in files_of(tmp_path)  # stale, but nothing goes before the new report is there
 
 
 def refused(folder, *, naming):

@@ -10,6 +10,7 @@ import pytest
 import wmjax
 from wmjax import rollout
 from wmjax.attacks import NO_STEPS, OBJECTIVES, Attack, draw, optimizer, threat
+from wmjax.core.errors import InputError
 from wmjax.victims.dreamer import Dreamer
 
 VICTIM = Dreamer(
@@ -71,7 +72,7 @@ def keys(seeds, stream):
 def play(params, attack=PGD, names=NAMES, eps=0.25, mask=FULL, seeds=SEEDS, env=None, record=range(BATCH), **kwargs):
     budget = np.broadcast_to(np.asarray(eps), len(names))
     return rollout.host(
-        VICTIM, params, env or Waves(), attack, threat(names, budget, attack.noise), mask, seeds=seeds,
+        VICTIM, params, env or Waves(), attack, threat(names, budget), mask, seeds=seeds,
         keys=keys(seeds, 0), attack_keys=keys(seeds, 1), record=list(record), **kwargs,
     )  # fmt: skip
 
@@ -177,7 +178,7 @@ def test_diagnostics_are_means_over_the_attacked_frames(params, clean):
 
 
 def one_step(params, state, image, t, attack=PGD, names=NAMES, eps=0.25, seeds=SEEDS, attacked=True):
-    aim = threat(names, np.broadcast_to(np.asarray(eps), len(names)), attack.noise)
+    aim = threat(names, np.broadcast_to(np.asarray(eps), len(names)))
     inputs = jax.device_put((state, image, keys(seeds, 0), keys(seeds, 1), aim), jax.devices()[0])
     return rollout.agent_step(VICTIM, attack, params, *inputs, np.int32(t), attacked=attacked)
 
@@ -395,3 +396,24 @@ def test_nothing_is_compiled_twice(params, attacked, clean, caplog):
         jax.jit(lambda x: x + 1)(result.returns)  # that compilations are counted at all
     assert any(record.getMessage().startswith("Compiling") for record in caplog.records)
     assert (result.returns != attacked.returns).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"keys": keys(SEEDS[:1], 0)}, "keys has shape"),
+        ({"names": ["vsa"]}, "threat.eps has shape"),
+        ({"mask": "full"}, "mask is"),
+        ({"mask": np.ones(3)}, "mask is"),
+        ({"record": [BATCH]}, "record is"),
+    ],
+    ids=str,
+)
+def test_arguments_that_do_not_fit_are_refused(params, wrong, words):
+    names = wrong.pop("names", NAMES)
+    given = {"mask": FULL, "keys": keys(SEEDS, 0), "record": []} | wrong
+    aim = threat(names, [0.1] * len(names))
+    with pytest.raises(InputError, match=words):
+        rollout.host(
+            VICTIM, params, Waves(), PGD, aim, given.pop("mask"), seeds=SEEDS, attack_keys=keys(SEEDS, 1), **given
+        )

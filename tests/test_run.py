@@ -19,6 +19,7 @@ import pytest
 import wmjax
 from wmjax.attacks import OBJECTIVES
 from wmjax.core.errors import InputError
+from wmjax.envs import HostEnv, WorkerError
 from wmjax.grid.lane import Lane
 from wmjax.grid.rows import CELL, SCHEMA, TIMING
 from wmjax.grid.run import run
@@ -386,3 +387,34 @@ def test_a_wrong_setting_of_the_machine_is_wrong_input(study, tmp_path, monkeypa
         run(study, tmp_path / "out", batch=2)
     assert not list((tmp_path / "out" / "errors").iterdir())
     assert not workers(os.getpid())
+
+
+def test_environments_that_do_not_start_end_the_study_at_once(study, tmp_path, monkeypatch):
+    tried = []
+
+    def never(env, seeds):
+        tried.append(seeds)
+        raise WorkerError("no physics here")
+
+    monkeypatch.setattr(HostEnv, "reset", never)
+    with pytest.raises(WorkerError, match="no physics here"):
+        run(study, tmp_path, batch=2)
+    assert 2 <= len(tried) <= 2 * len(jax.local_devices())
+
+
+def test_an_error_of_the_callers_own_is_no_failed_chunk(study, undisturbed, tmp_path):
+    def show(progress):
+        if progress.done:
+            raise RuntimeError("the caller's own")
+
+    with pytest.raises(RuntimeError, match="the caller's own"):
+        run(study, tmp_path, batch=2, on_progress=show)
+    assert not list((tmp_path / "errors").iterdir())
+
+
+def test_results_of_other_versions_do_not_mix(study, undisturbed, tmp_path):
+    manifest = read_manifest(undisturbed.folder)
+    manifest["identity"]["versions"]["mujoco"] = "0.0"
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=r"mujoco"):
+        run(study, tmp_path, batch=2)

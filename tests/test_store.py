@@ -154,6 +154,23 @@ def test_another_study_changes_nothing(store):
 
 
 @pytest.mark.parametrize(
+    ("identity", "words"),
+    [
+        ({"study": {"budgets": [0.2]}, "victims": {"a": "0"}}, "study.budgets is [0.2], the folder has [0.1]"),
+        ({"study": {"budgets": [0.1]}, "victims": {"a": "1"}}, "victims.a is '1', the folder has '0'"),
+        ({"study": {"budgets": [0.1]}, "victims": {}}, "victims.a is None, the folder has '0'"),
+        (MANIFEST["identity"] | {"batch": 2}, "batch is 2, the folder has None"),
+        ({"study": {"budgets": "x" * 999}}, f"study.budgets is '{'x' * 79}, the folder has [0.1]"),
+    ],
+)
+def test_the_difference_to_another_study_is_named(store, identity, words):
+    store.close()
+    with pytest.raises(InputError) as error:
+        Store(store.folder, {"identity": identity})
+    assert str(error.value).endswith(f"({words})")
+
+
+@pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000], ids=["empty", "cut", "list", "bytes", "deep"]
 )
 def test_a_foreign_manifest_is_kept(store, content):

@@ -1,5 +1,6 @@
 """Study files: what is right is read, and what is wrong is named in one line, whatever it is."""
 
+import os
 import re
 from dataclasses import replace
 
@@ -172,7 +173,12 @@ def test_what_is_not_toml(file, text):
 
 def test_no_such_file(tmp_path):
     assert "cannot be read (No such file" in complaint(read_study, tmp_path / "study.toml")
-    assert "cannot be read (Is a directory)" in complaint(read_study, tmp_path)
+
+
+def test_what_is_not_a_regular_file_is_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
+        assert complaint(read_study, path) == f"{path}: not a regular file"
 
 
 scalars = st.one_of(

@@ -101,6 +101,12 @@ def test_unknown_names_list_the_known_ones(monkeypatch, tmp_path, weight_file):
         assert repr(name) in str(error.value)
 
 
+def test_only_shipped_agents_have_a_description(weight_file):
+    for name in (str(weight_file), "c/a.safetensors", "a.safetensors", "nobody"):
+        with pytest.raises(InputError, match=r"unknown agent .*; known: dmc_"):
+            zoo.description(name)
+
+
 # What does not.
 
 

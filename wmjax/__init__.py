@@ -5,10 +5,10 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_MODULES = ("attacks", "envs", "metrics", "rollout")
+_MODULES = ("attacks", "envs", "metrics", "rollout", "runtime")
 _FUNCTIONS = {"convert": "wmjax.victims.convert", "load": "wmjax.victims.zoo", "run": "wmjax.grid.run"}
 
-__all__ = ["attacks", "convert", "envs", "load", "metrics", "rollout", "run"]
+__all__ = ["attacks", "convert", "envs", "load", "metrics", "rollout", "run", "runtime"]
 
 
 def __getattr__(name: str) -> Any:

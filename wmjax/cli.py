@@ -25,7 +25,7 @@ class Run:
     """Run a study, or what is left of it, and write its report. Without a study file: the shipped quickstart."""
 
     study: Annotated[Path | None, Positional] = None
-    """Study file (TOML); see docs/studies.md."""
+    """Study file (TOML); see README.md."""
     out: Path | None = None
     """Results folder; runs/<name of the study> if not given."""
     batch: int | None = None
@@ -94,10 +94,10 @@ def main() -> None:
 
 def _execute(command: Command) -> int:
     runtime.use_all_cores()
-    runtime.use_compilation_cache()
     # What a command needs is imported here: `--help` and `doctor` must not depend on it.
     match command:
         case Run():
+            runtime.use_compilation_cache()
             return _run(command)
         case Report():
             _report(command.folder)
@@ -128,10 +128,17 @@ def _run(command: Run) -> int:
     )
     bar = Bar(*columns, console=_console)
     task = bar.add_task("agent steps", total=None)
+    tenths = -1
 
     def show(progress: Progress) -> None:
-        bar.start()  # now that nothing is wrong with the study
-        bar.update(task, completed=progress.done, total=progress.total)
+        nonlocal tenths
+        if _console.is_terminal:
+            bar.start()  # now that nothing is wrong with the study
+            bar.update(task, completed=progress.done, total=progress.total)
+        elif 10 * progress.done // progress.total > tenths:
+            tenths = 10 * progress.done // progress.total
+            percent = 100 * progress.done // progress.total
+            print(f"{percent} % ({progress.done}/{progress.total} agent steps)", flush=True)
         if progress.message is not None:
             bar.console.print(progress.message, style="red", markup=False)
 
@@ -159,7 +166,6 @@ def _zoo(name: str | None) -> None:
     from wmjax.victims import zoo
 
     if name is not None:
-        zoo.locate(name)
         _console.print(Markdown(zoo.description(name)))
         return
     table = Table("agent", "family", "task", box=None)

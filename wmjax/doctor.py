@@ -23,6 +23,13 @@ from wmjax.render import BACKENDS
 Status = Literal["ok", "warning", "error"]
 _COLOURS: dict[Status, str] = {"ok": "green", "warning": "yellow", "error": "red"}
 
+_UNINSTALL = "pip uninstall -y mujoco mujoco-core mujoco-studio"  # what 4.0 split off overwrites older versions' files
+_SIMULATION = """
+from dm_control import suite
+env = suite.load("reacher", "easy")
+env.reset()
+env.step([0.0, 0.0])
+"""
 _GL_PACKAGES = "on Debian or Ubuntu: apt-get install libosmesa6 libegl1 libgl1"
 _FRAME_MEAN = (61.5, 95.6, 131.3)
 _FRAME_STD = (35.2, 23.8, 22.7)
@@ -64,11 +71,14 @@ def main() -> int:
 
 def check() -> list[Finding]:
     """Run every check; takes a few seconds, most of them for drawing a frame with each OpenGL back end."""
+    simulation = check_simulation()
+    skipped = Finding("OpenGL", "warning", "not checked, since there is nothing to draw", "mend the simulation first")
     return [
         *check_versions(),
         check_devices(),
-        *check_rendering(),
-        check_folder("cache folder", runtime.cache_dir(), "set WMJAX_CACHE to a folder you can write to"),
+        simulation,
+        *(check_rendering() if simulation.status == "ok" else [skipped]),
+        check_cache(),
         check_folder("current folder", Path.cwd(), "start wmjax elsewhere, or give --out"),
     ]
 
@@ -107,8 +117,8 @@ def _check_version(requirement: Requirement, missing: Status) -> Finding:
         return Finding(name, missing, f"not installed; wmjax needs {wanted}", install)
     if wanted.contains(version, prereleases=True):
         return Finding(name, "ok", version)
-    if name == "mujoco":  # what 4.0 split off overwrites the files of an older version installed beside it
-        install = f"pip uninstall -y mujoco mujoco-core mujoco-studio; {install}"
+    if name == "mujoco":
+        install = f"{_UNINSTALL}; {install}"
     return Finding(name, "error", f"{version}, but wmjax needs {wanted}", install)
 
 
@@ -126,6 +136,23 @@ def check_devices() -> Finding:
     if devices[0].platform == "cpu" and Path("/dev/nvidiactl").exists():
         return Finding("devices", "warning", f"{detail}; there is an NVIDIA GPU, unused", 'pip install "jax[cuda12]"')
     return Finding("devices", "ok", detail)
+
+
+def check_simulation() -> Finding:
+    """Load and step a task without drawing it, which only versions of dm_control and MuJoCo that match can."""
+    _, error = _probe(_SIMULATION, "disable")
+    if error is None:
+        return Finding("simulation", "ok", "dm_control and MuJoCo step a task")
+    try:
+        needed = [Requirement(text) for text in metadata.requires("wmjax") or ()]
+    except metadata.PackageNotFoundError:
+        remedy = "pip install -e . in wmjax's folder"
+    else:
+        pins = [
+            f'"{pin.name}{pin.specifier}"' for pin in needed if pin.name.replace("-", "_") in ("mujoco", "dm_control")
+        ]
+        remedy = f"{_UNINSTALL}; pip install {' '.join(pins)}"
+    return Finding("simulation", "error", f"dm_control does not step a task: {error}", remedy)
 
 
 def check_rendering() -> list[Finding]:
@@ -149,26 +176,42 @@ def check_rendering() -> list[Finding]:
 
 def _frame_error(backend: str) -> str | None:
     """Return what is wrong with a frame drawn by `backend`, if anything."""
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    try:
-        drawn = subprocess.run(
-            [sys.executable, "-c", _FRAME],
-            env=os.environ | {"MUJOCO_GL": backend, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-    except subprocess.TimeoutExpired as error:
-        return f"no frame after {error.timeout:.0f} s"
-    if drawn.returncode:
-        return drawn.stderr.strip().splitlines()[-1] if drawn.stderr.strip() else f"exit code {drawn.returncode}"
-    mean, std = json.loads(drawn.stdout)
+    printed, error = _probe(_FRAME, backend)
+    if error is not None:
+        return error
+    mean, std = json.loads(printed)
     differences = [abs(a - b) for a, b in zip([*mean, *std], [*_FRAME_MEAN, *_FRAME_STD], strict=True)]
     if max(differences) > _FRAME_TOLERANCE:
         return (
             f"the frame is not the expected one: mean colour {[round(value, 1) for value in mean]}, not {_FRAME_MEAN}"
         )
     return None
+
+
+def _probe(code: str, backend: str) -> tuple[str, str | None]:
+    """Run `code` in a process of its own; return what it prints, and the error that ended it, if any."""
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"MUJOCO_GL": backend, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    except subprocess.TimeoutExpired as error:
+        return "", f"not done after {error.timeout:.0f} s"
+    if done.returncode:
+        return "", (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return done.stdout, None
+
+
+def check_cache() -> Finding:
+    """Check that compiled programs can be kept; without, each start compiles them again."""
+    folder, remedy = runtime.cache_dir(), "set WMJAX_CACHE to a folder you can write to"
+    if folder is None:
+        return Finding("cache folder", "warning", "it lies in a home folder that does not exist", remedy)
+    return check_folder("cache folder", folder, remedy)
 
 
 def check_folder(name: str, folder: Path, remedy: str) -> Finding:

@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from wmjax.attacks.attack import Attack, Draw, Perturbed, Threat, attacker_noise, draw, perturb
+from wmjax.attacks.attack import Attack, Draw, Frame, Perturbed, Threat, attacker_noise, draw, perturb
 from wmjax.attacks.objectives import drift, losses
 from wmjax.core.distributions import OneHot
+from wmjax.core.errors import InputError
 from wmjax.envs.host import HostEnv
 from wmjax.victims.base import Belief, Embedding, Internals, Params, Prediction, Victim
 
@@ -84,34 +85,20 @@ def agent_step(
     `image` is uint8 [B, H, W, C]. `keys` [B] drive the agent's latent sampling and `attack_keys` [B] the attacker; both
     are an episode's, and folded with the time `t`.
     """
-    noise, clean_image = _sense(victim, image, keys, t)
+    noise, image = _sense(victim, image, keys, t)
     prediction = _predict(victim, params, state.belief, state.action)
     unattacked = _predict(victim, params, state.twin, state.action)
-    clean_embedding = _embed(victim, params, clean_image)
-    belief, action, clean, nan = _respond(victim, params, prediction, clean_embedding, noise)
-    twin, *_ = _respond(victim, params, unattacked, clean_embedding, noise)
+    frame = Frame(image, _embed(victim, params, image), prediction, noise)
+    belief, action, clean, nan = _respond(victim, params, prediction, frame.embedding, noise)
+    twin, *_ = _respond(victim, params, unattacked, frame.embedding, noise)
     if not attacked:
-        return Step(AgentState(belief, action, twin), clean_image, nan, None)
+        return Step(AgentState(belief, action, twin), image, nan, None)
     drawn = _draw(victim, attack_keys, t)
-    perturbed = _perturb(attack, victim, params, prediction, clean_embedding, clean_image, noise, drawn, threat)
+    perturbed = _perturb(attack, victim, params, frame, drawn, threat)
     embedding = _embed(victim, params, perturbed.image)
     belief, action, adv, nan = _respond(victim, params, prediction, embedding, noise)
-    diagnostics = _judge(
-        attack,
-        victim,
-        params,
-        prediction,
-        unattacked,
-        clean_embedding,
-        embedding,
-        noise,
-        drawn,
-        threat,
-        clean,
-        adv,
-        clean_image,
-        perturbed,
-    )
+    diagnostics = _judge(attack, victim, params, frame, drawn, threat, perturbed, embedding, clean, adv)
+    diagnostics["drift_h"] = _distance(prediction.deter, unattacked.deter)
     return Step(AgentState(belief, action, twin), perturbed.image, nan, diagnostics)
 
 
@@ -151,27 +138,29 @@ def _draw(victim: Victim, keys: jax.Array, t: jax.Array) -> Draw:
 _perturb = jax.jit(perturb, static_argnums=(0, 1))
 
 
+@jax.jit
+def _distance(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.sum((a - b) ** 2, axis=-1)
+
+
 @partial(jax.jit, static_argnums=(0, 1))
 def _judge(
     attack: Attack,
     victim: Victim,
     params: Params,
-    prediction: Prediction,
-    unattacked: Prediction,
-    clean_embedding: Embedding,
-    embedding: Embedding,
-    noise: jax.Array,
+    frame: Frame,
     drawn: Draw,
     threat: Threat,
+    perturbed: Perturbed,
+    embedding: Embedding,
     clean: Internals,
     adv: Internals,
-    image: jax.Array,
-    perturbed: Perturbed,
 ) -> dict[str, jax.Array]:
     """Return the diagnostics [B] of an attacked frame: `clean` and `adv` are the agent's own two responses to it."""
-    clean_noise, adv_noise = attacker_noise(attack, noise, drawn)
-    _, aimed_from = victim.update(params, prediction, clean_embedding, clean_noise)
-    _, aimed_at = victim.update(params, prediction, embedding, adv_noise)
+    clean_noise, adv_noise = attacker_noise(attack, frame.noise, drawn)
+    _, aimed_from = victim.update(params, frame.prediction, frame.embedding, clean_noise)
+    _, aimed_at = victim.update(params, frame.prediction, embedding, adv_noise)
+    image = frame.image
     drift_z, _ = drift(clean, adv)
     inside = (image > 0) & (image < 1)
     edge = (perturbed.image <= 0) | (perturbed.image >= 1)
@@ -184,7 +173,6 @@ def _judge(
         "value_clean": clean.value,
         "value_adv": adv.value,
         "drift_z": drift_z,
-        "drift_h": jnp.sum((prediction.deter - unattacked.deter) ** 2, axis=-1),
         "post_prior_kl": jnp.sum(posterior.kl(prior), axis=-1),
         "loss_first": perturbed.loss_first,
         "loss_last": jnp.sum(threat.weights * losses(aimed_from, aimed_at), axis=-1),
@@ -231,9 +219,11 @@ def host(
     """Run one episode a seed in `env`, on the device that holds `params`, attacking where `mask` [T] is set.
 
     `keys` and `attack_keys` [B] are consumed. Episodes at the positions `record` come back frame by frame. `on_step` is
-    called before every agent step, and may raise to stop.
+    called before every agent step, and may raise to stop. Raises InputError for arguments that do not fit together.
     """
     batch = len(seeds)
+    _check(threat, mask, batch, keys, attack_keys, record)
+    params = jax.tree.map(jnp.asarray, params)
     (device,) = jax.tree.leaves(params)[0].devices()
     place = partial(jax.device_put, device=device)
     state, keys, attack_keys, threat = place((initial_state(victim, batch), keys, attack_keys, threat))
@@ -276,3 +266,16 @@ def _accumulate(totals: dict[str, jax.Array], new: dict[str, jax.Array]) -> dict
         name: jnp.maximum(total, new[name]) if name == "max_delta" else total + new[name]
         for name, total in totals.items()
     }
+
+
+def _check(
+    threat: Threat, mask: np.ndarray, batch: int, keys: jax.Array, attack_keys: jax.Array, record: Sequence[int]
+) -> None:
+    shapes = {"keys": keys.shape, "attack_keys": attack_keys.shape, "threat.eps": threat.eps.shape}
+    for name, shape in shapes.items():
+        if shape != (batch,):
+            raise InputError(f"{name} has shape {shape}; expected ({batch},), one for each of the {batch} seeds")
+    if not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.ndim != 1:
+        raise InputError(f"mask is {mask!r:.80}; expected a bool array, one entry an agent step: wmjax.attacks.mask")
+    if any(i not in range(batch) for i in record):
+        raise InputError(f"record is {list(record)!r:.80}; positions in the batch are 0 to {batch - 1}")

@@ -4,11 +4,16 @@ import os
 from pathlib import Path
 
 
-def cache_dir() -> Path:
-    """Return the folder of compiled programs: `WMJAX_CACHE`, else `wmjax` in the user's cache folder."""
-    if "WMJAX_CACHE" in os.environ:
-        return Path(os.environ["WMJAX_CACHE"]).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")).expanduser() / "wmjax"
+def cache_dir() -> Path | None:
+    """Return the folder of compiled programs: `WMJAX_CACHE`, else `wmjax` in the user's cache folder.
+
+    An empty variable counts as unset. None where the folder lies in the home of a user who has none.
+    """
+    given = os.environ.get("WMJAX_CACHE") or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/wmjax"
+    try:
+        return Path(given).expanduser()
+    except RuntimeError:
+        return None
 
 
 def use_compilation_cache() -> None:
@@ -16,6 +21,8 @@ def use_compilation_cache() -> None:
     import jax
 
     folder = cache_dir()
+    if folder is None:
+        return
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

@@ -1,6 +1,6 @@
 """What hurts an agent (objectives), how hard it is sought (optimizers), and when (timing), put together in `attack`."""
 
-from wmjax.attacks.attack import Attack, Perturbed, Threat, draw, maximise, perturb, threat
+from wmjax.attacks.attack import Attack, Frame, Perturbed, Threat, draw, maximise, perturb, threat
 from wmjax.attacks.objectives import OBJECTIVES, drift, losses, objective_weights
 from wmjax.attacks.optimizers import NO_STEPS, OPTIMIZERS, Ball, Optimizer, ball, optimizer, project
 from wmjax.attacks.timing import MODES, mask
@@ -12,6 +12,7 @@ __all__ = [
     "OPTIMIZERS",
     "Attack",
     "Ball",
+    "Frame",
     "Optimizer",
     "Perturbed",
     "Threat",

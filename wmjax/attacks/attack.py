@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from wmjax.attacks.objectives import NEEDS_DISTANCE, losses, objective_weights
+from wmjax.attacks.objectives import NEEDS_DISTANCE, OBJECTIVES, losses, objective_weights
 from wmjax.attacks.optimizers import NO_STEPS, Ball, Optimizer, ball, project
-from wmjax.core.errors import unknown_name
+from wmjax.core.errors import InputError, unknown_name
 from wmjax.victims.base import Embedding, Params, Prediction, Victim
 
 NOISES = ("fresh", "shared", "mode")
@@ -30,6 +30,8 @@ class Attack:
     noise: str = "fresh"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.optimizer, Optimizer):
+            raise InputError(f"optimizer is {self.optimizer!r:.80}; expected one made by wmjax.attacks.optimizer")
         if self.noise not in NOISES:
             raise unknown_name("noise", self.noise, NOISES)
 
@@ -39,25 +41,31 @@ class Threat:
     """The traced choices, one an example: budgets and objectives share a program."""
 
     eps: jax.Array  #: [B] L-inf budget in image units
-    weights: jax.Array  #: [B, objectives] what is maximised
-    start: jax.Array  #: [B] radius of the uniform random start around the clean image; at most eps
+    weights: jax.Array  #: [B, objectives] what is maximised; all zero: nothing, which is random noise in the ball
 
 
-def threat(objectives: Sequence[str], eps: Sequence[float], noise: str = "fresh") -> Threat:
-    """Return the threat of `objectives` and budgets `eps`, one an example.
+def threat(objectives: Sequence[str], eps: Sequence[float]) -> Threat:
+    """Return the threat of `objectives` and budgets `eps`, one an example, in image units: 8 grey levels are 8 / 255.
 
-    "random" starts anywhere in the ball and stays there. So that PDA and LDA find a gradient at all where the passes
-    share their latent noise, they start there too. Raises InputError for an unknown objective.
+    Raises InputError for an unknown objective, or a budget outside [0, 1].
     """
-    budget = np.asarray(eps, np.float32)
-    above = budget > np.asarray(eps)  # rounded up; never attack with more than was asked for
+    given = np.asarray(eps, np.float64)
+    if given.shape != (len(objectives),) or not ((given >= 0) & (given <= 1)).all():
+        raise InputError(f"eps is {eps!r:.80}; expected {len(objectives)} budgets in [0, 1], one an objective")
+    budget = given.astype(np.float32)
+    above = budget > given  # rounded up; never attack with more than was asked for
     budget = np.where(above, np.nextafter(budget, np.float32(0)), budget)
-    away = [name == "random" or (noise != "fresh" and name in NEEDS_DISTANCE) for name in objectives]
-    return Threat(
-        eps=jnp.asarray(budget),
-        weights=jnp.asarray(objective_weights(objectives)),
-        start=jnp.asarray(np.where(away, budget, np.float32(0))),
-    )
+    return Threat(eps=jnp.asarray(budget), weights=jnp.asarray(objective_weights(objectives)))
+
+
+@struct.dataclass
+class Frame:
+    """What an attack on one frame starts from."""
+
+    image: jax.Array  #: [B, H, W, C] clean, in [0, 1]
+    embedding: Embedding  #: of that image
+    prediction: Prediction
+    noise: jax.Array  #: [B, G, K] the Gumbel draw with which the agent will act
 
 
 @struct.dataclass
@@ -103,47 +111,45 @@ def attacker_noise(attack: Attack, noise: jax.Array, drawn: Draw) -> tuple[jax.A
 
 
 def attacker_loss(
-    attack: Attack,
-    victim: Victim,
-    params: Params,
-    prediction: Prediction,
-    embedding: Embedding,
-    noise: jax.Array,
-    drawn: Draw,
-    threat: Threat,
+    attack: Attack, victim: Victim, params: Params, frame: Frame, drawn: Draw, threat: Threat
 ) -> Callable[[jax.Array], jax.Array]:
     """Return what `perturb`, with the same arguments, maximises: a function of the image, [B, H, W, C] -> [B]."""
-    clean_noise, adv_noise = attacker_noise(attack, noise, drawn)
-    _, clean = victim.update(params, prediction, embedding, clean_noise)
+    clean_noise, adv_noise = attacker_noise(attack, frame.noise, drawn)
+    _, clean = victim.update(params, frame.prediction, frame.embedding, clean_noise)
     clean = jax.lax.stop_gradient(clean)
 
     def loss(image: jax.Array) -> jax.Array:
-        _, adv = victim.update(params, prediction, victim.embed(params, image), adv_noise)
+        _, adv = victim.update(params, frame.prediction, victim.embed(params, image), adv_noise)
         return jnp.sum(threat.weights * losses(clean, adv), axis=-1)
 
     return loss
 
 
-def perturb(
-    attack: Attack,
-    victim: Victim,
-    params: Params,
-    prediction: Prediction,
-    embedding: Embedding,
-    image: jax.Array,
-    noise: jax.Array,
-    drawn: Draw,
-    threat: Threat,
-) -> Perturbed:
-    """Return the attacked version of `image` [B, H, W, C] in [0, 1].
+def perturb(attack: Attack, victim: Victim, params: Params, frame: Frame, drawn: Draw, threat: Threat) -> Perturbed:
+    """Return the attacked version of the frame's image; no example depends on the others of its batch.
 
-    `embedding` is that of the clean image, `noise` [B, G, K] the Gumbel draw with which the agent will act, `drawn` the
-    attacker's own. Nothing here depends on how examples are batched.
+    It starts at the clean image; where that gives nothing to climb (`start_radius`), at a random point of the ball.
     """
-    loss = attacker_loss(attack, victim, params, prediction, embedding, noise, drawn, threat)
-    bounds = ball(image, threat.eps)
-    start = project(bounds, image + threat.start[:, None, None, None] * drawn.start)
+    if not jnp.issubdtype(frame.image.dtype, jnp.floating):
+        raise InputError(f"image has dtype {frame.image.dtype}; expected floats in [0, 1]: grey levels / 255")
+    loss = attacker_loss(attack, victim, params, frame, drawn, threat)
+    bounds = ball(frame.image, threat.eps)
+    radius = start_radius(attack, threat)[:, None, None, None]
+    start = project(bounds, frame.image + radius * drawn.start)
     return maximise(loss, attack.optimizer, bounds, threat.eps, start)
+
+
+def start_radius(attack: Attack, threat: Threat) -> jax.Array:
+    """Return how far from the clean image an attack starts, [B]: 0, or eps.
+
+    Random noise has no other step; and PDA and LDA have no gradient at the clean image where the attacker's two passes
+    share their latent noise.
+    """
+    away = jnp.all(threat.weights == 0, axis=-1)
+    if attack.noise != "fresh":
+        blind = np.isin(list(OBJECTIVES), list(NEEDS_DISTANCE))
+        away |= jnp.any(threat.weights[:, blind] != 0, axis=-1)
+    return jnp.where(away, threat.eps, 0.0)
 
 
 def maximise(

@@ -73,12 +73,25 @@ def _goes_by_tiles(x: jax.Array, kernel: jax.Array) -> bool:
 
 
 def _direct(x: jax.Array, kernel: jax.Array, *, lo: int) -> jax.Array:
-    # XLA's CPU convolution reads channels in packets of 4: three channels, padded, run four times faster.
-    extra = (0, -x.shape[3] % 4)
-    x = jnp.pad(x, [(0, 0), (0, 0), (0, 0), extra])
-    kernel = jnp.pad(kernel, [(0, 0), (0, 0), extra, (0, 0)])
+    inputs, outputs = kernel.shape[2:]
+    wide_in, wide_out = _fast_channels(inputs, outputs)
+    kernel = jnp.pad(kernel, [(0, 0), (0, 0), (0, wide_in - inputs), (0, wide_out - outputs)])
+    # Any channels do where the kernel is zero, and copies cost less than XLA's padding.
+    x = jnp.concatenate([x] * -(-wide_in // inputs), axis=3)[..., :wide_in]
     padding = [(lo, size - 1 - lo) if size > 1 else (0, 0) for size in kernel.shape[:2]]
-    return lax.conv_general_dilated(x, kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    y = lax.conv_general_dilated(x, kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return y[..., :outputs]
+
+
+def _fast_channels(inputs: int, outputs: int) -> tuple[int, int]:
+    """Return the channels, no fewer than given, with which XLA's CPU convolution is fastest.
+
+    It wants inputs in fours, and more than 16 channels on either side; else it runs at a quarter of its speed.
+    """
+    fours = inputs + -inputs % 4
+    if max(fours, outputs) > 16:
+        return fours, outputs
+    return (20, outputs) if inputs > outputs else (fours, 20)
 
 
 def _by_tiles(x: jax.Array, kernel: jax.Array, *, lo: int) -> jax.Array:

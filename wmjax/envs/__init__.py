@@ -13,7 +13,7 @@ def make(task: str, backend: str = "host", batch: int = 1, workers: int = 1) -> 
     """Return an environment of B = `batch` episodes of `task`.
 
     Backend "host" runs C MuJoCo in `workers` processes. Raises InputError, listing the known ones, for an unknown task
-    or backend.
+    or backend, and where `batch` or `workers` is not a whole number from 1.
     """
     if backend not in _BACKENDS:
         raise unknown_name("backend", backend, _BACKENDS)

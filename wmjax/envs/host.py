@@ -56,8 +56,8 @@ class HostEnv:
     def __init__(self, spec: EnvSpec, batch: int, workers: int = 1) -> None:
         """Start the workers, at most one an episode."""
         for name, value in (("batch", batch), ("workers", workers)):
-            if value < 1:
-                raise InputError(f"{name} must be at least 1, not {value!r}")
+            if type(value) is not int or value < 1:
+                raise InputError(f"{name} must be a whole number from 1, not {value!r:.80}")
         self.spec = spec
         self.batch = batch
         self._state: HostState | None = None
@@ -178,7 +178,8 @@ class _Worker:
         except EOFError:
             raise self._death() from None
         if "traceback" in header:
-            raise WorkerError(f"a worker of {self.task} failed:\n{header['traceback']}")
+            text = header["traceback"].strip()
+            raise WorkerError(f"a worker of {self.task} failed: {text.splitlines()[-1]}\n{text}")
         return header, arrays
 
     def stop(self) -> None:

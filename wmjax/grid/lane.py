@@ -58,7 +58,7 @@ class Lane:
             params,
             self._environment(first.task, chunk.batch),
             attack,
-            threat(names, [episode.eps for episode in padded], attack.noise),
+            threat(names, [episode.eps for episode in padded]),
             masked,
             seeds=[episode.seed for episode in padded],
             keys=_keys([(episode.victim, episode.task, episode.seed) for episode in padded]),

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from wmjax.core.errors import InputError
+from wmjax.envs import WorkerError
 from wmjax.grid.lane import Lane
 from wmjax.grid.plan import Chunk, Episode, plan
 from wmjax.grid.rows import SCHEMA_VERSION
@@ -41,7 +42,9 @@ class Outcome:
 
     folder: Path
     episodes: int  #: rows that are there
-    failed: dict[str, str] = field(default_factory=dict)  #: last line of the traceback of each failed chunk
+    failed: dict[str, str] = field(
+        default_factory=dict
+    )  #: what went wrong in each failed chunk, in a line; its traceback is in errors/
     notes: tuple[str, ...] = ()  #: caveats of the victims
 
 
@@ -71,11 +74,18 @@ def run(
     hashes = {name: file_sha256(path) for name, path in victims.items()}
     chunks = plan(study, cards, hashes, batch)
     notes = tuple(note for note in map(zoo.caveat, victims.values()) if note)
-    identity = {"study": asdict(study), "victims": hashes, "batch": batch, "schema": SCHEMA_VERSION}
+    versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    identity = {
+        "study": asdict(study),
+        "victims": hashes,
+        "batch": batch,
+        "schema": SCHEMA_VERSION,
+        "versions": versions,  # other pixels, physics or rounding are other results
+    }
     manifest = {
         "identity": json.loads(json.dumps(identity)),  # as it will be read back
         "study": asdict(study),
-        "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
+        "versions": versions,
         "device": f"{len(devices)} x {devices[0].device_kind}",
         "notes": notes,
     }
@@ -119,7 +129,7 @@ class _Work:
         self._fatal: list[BaseException] = []
 
     def run(self, devices: Sequence[Any], victims: dict[str, Path]) -> None:
-        self._advance(0)
+        self._report(Progress(self._done, self._total))
         workers = max(1, len(os.sched_getaffinity(0)) // len(devices))
         lanes = [Lane(device, workers, victims) for device in devices]
         # Daemons: a second Ctrl-C leaves at once, whatever a lane is doing.
@@ -152,22 +162,24 @@ class _Work:
 
     def _play(self, lane: Lane, chunk: Chunk) -> None:
         for attempt in range(1, _TRIES + 1):
-            before = 0
+            before, started = 0, False
 
             def on_step(t: int) -> None:
-                nonlocal before
+                nonlocal before, started
                 if self._stop.is_set():
                     raise _Stopped
                 self._advance(t - before)
-                before = t
+                before, started = t, True
 
             try:
                 played = lane.play(chunk, self._records, on_step)
             except (_Stopped, InputError):  # wrong input, such as MUJOCO_GL, is wrong for every chunk
                 raise
-            except Exception:
+            except Exception as error:
                 lane.close()
-                self._advance(-before, self._blame(chunk, traceback.format_exc(), last=attempt == _TRIES))
+                if isinstance(error, WorkerError) and not started and attempt == _TRIES:
+                    raise  # environments do not even start: the installation is at fault, not the chunk
+                self._advance(-before, self._blame(chunk, error, last=attempt == _TRIES))
             else:
                 for name, arrays in played.traces.items():
                     self._store.write_trace(name, arrays)
@@ -180,14 +192,20 @@ class _Work:
         """Return whether to keep an episode frame by frame: the first seed, clean and at the largest budget."""
         return episode.seed == self._study.seeds[0] and episode.eps in (0.0, max(self._study.budgets))
 
-    def _blame(self, chunk: Chunk, text: str, *, last: bool) -> str:
+    def _blame(self, chunk: Chunk, error: Exception, *, last: bool) -> str:
+        summary = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         if last:
-            self.failed[chunk.id] = text.strip().splitlines()[-1]
-            self._store.write_error(chunk.id, text)
+            self.failed[chunk.id] = summary
+            self._store.write_error(chunk.id, "".join(traceback.format_exception(error)))
         what = " ".join(str(part) for part in chunk.episodes[0].program)
-        return f"{what}: failed, {'given up' if last else 'trying again'}\n{text}"
+        return f"{what}: failed, {'given up' if last else 'trying again'}: {summary}"
 
     def _advance(self, steps: int, message: str | None = None) -> None:
         with self._lock:
             self._done += steps
-            self._report(Progress(self._done, self._total, message))
+            try:
+                self._report(Progress(self._done, self._total, message))
+            except BaseException as error:  # the caller's, and no fault of the chunk
+                self._fatal.append(error)
+                self._stop.set()
+                raise _Stopped from error

@@ -1,6 +1,7 @@
 """A study: the axes of a grid, read from a TOML file in which nothing unknown or impossible gets by."""
 
 import re
+import stat
 import tomllib
 from collections import Counter
 from dataclasses import dataclass, fields
@@ -83,7 +84,10 @@ def read_study(path: str | Path | None = None) -> Study:
     """Return the study of a TOML file (None: the shipped quickstart); raises InputError naming file and field."""
     path = _STUDIES / "quickstart.toml" if path is None else Path(path)
     try:
-        if path.stat().st_size > _FILE_BYTES:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"{path}: not a regular file")
+        if status.st_size > _FILE_BYTES:
             raise InputError(f"{path}: larger than a study file can be ({_FILE_BYTES} bytes)")
         with path.open("rb") as file:
             data = tomllib.load(file)

@@ -60,7 +60,8 @@ class Store:
             raise InputError(f"{self.folder}: cannot be locked ({error.strerror})") from None
         before = read_manifest(self.folder)
         if before is not None and before.get("identity") != manifest["identity"]:
-            raise InputError(f"{self.folder}: holds the results of another study; choose another folder")
+            differs = _difference(manifest["identity"], before.get("identity"))
+            raise InputError(f"{self.folder}: holds the results of another study; choose another folder ({differs})")
         write_atomically(self.folder / "manifest.json", json.dumps(manifest, indent=2).encode())
 
     def finished(self, chunk: str, rows: int) -> bool:
@@ -87,6 +88,15 @@ class Store:
     def write_error(self, chunk: str, text: str) -> None:
         """Keep the traceback of a chunk that failed."""
         write_atomically(self.folder / "errors" / f"{chunk}.txt", text.encode())
+
+
+def _difference(ours: Any, theirs: Any, path: str = "") -> str:
+    """Return where two unequal identities first differ, and how; values are cut to 80 characters."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        keys = sorted(ours.keys() | theirs.keys())
+        key = next(key for key in keys if key not in ours or key not in theirs or ours[key] != theirs[key])
+        return _difference(ours.get(key), theirs.get(key), f"{path}.{key}" if path else key)
+    return f"{path or 'identity'} is {ours!r:.80}, the folder has {theirs!r:.80}"
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:

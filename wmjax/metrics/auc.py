@@ -1,5 +1,7 @@
 """Area under the return-over-budget curve, plain and normalised (arXiv 2606.16605, equations 13 to 15)."""
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -24,8 +26,11 @@ def nauc(budgets: ArrayLike, scores: ArrayLike, scale: float = 1.0) -> NDArray[n
     """Return auc / ((eps_K - eps_0) * scale) (eq. 14): [...], in [0, 1] for scores [..., K] in [0, scale].
 
     `scale` is the benchmark's constant C (1000 for DMC returns, 1 for success), not the agent's own clean return.
-    The mean of eq. 15, over tasks and optimizers, is an ordinary mean over axes of the result.
+    The mean of eq. 15, over tasks and optimizers, is an ordinary mean over axes of the result. Raises InputError as
+    `auc` does, and where `scale` is not positive and finite.
     """
+    if not 0.0 < scale < math.inf:
+        raise InputError(f"scale must be positive and finite, got {scale}")
     eps = np.asarray(budgets, np.float64)
     area = auc(eps, scores)
     return area / ((eps[-1] - eps[0]) * scale)

@@ -1,7 +1,11 @@
 """Turns the folder of a study into tables, figures and a video: a pure function of what lies in the folder."""
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from wmjax.core.errors import InputError
 from wmjax.report.curves import draw_curves
 from wmjax.report.folder import read_manifest, read_rows
 from wmjax.report.markdown import code
@@ -14,32 +18,49 @@ from wmjax.report.video import amplification, write_video
 
 __all__ = ["report"]
 
+_OURS = re.compile(r"curves(_\d+)?\.png|episode\.(mp4|png)|report\.md")
+
 
 def report(folder: Path) -> Path:
     """Write `folder`/report from the rows, manifest and traces in `folder`; return the path of its report.md.
 
     Beside the page: curves.png (curves_2.png ... for further temporal modes), and episode.mp4 with its poster
     episode.png where episodes were recorded. Files of an earlier report are replaced or removed. Raises InputError,
-    naming the file, where the folder or something in it is not what a study leaves.
+    naming the file, where the folder or something in it is not what a study leaves, or the report cannot be written.
     """
     rows, manifest, pair = read_rows(folder), read_manifest(folder), lowest_pair(folder)
     parts = [(block, summarise(block)) for block in blocks(rows, manifest.study)]
     out = folder / "report"
-    out.mkdir(exist_ok=True)
-    for stale in (*out.glob("curves*.png"), *out.glob("episode.*"), *out.glob("report.md")):
-        stale.unlink()
-
+    with _writing(out):
+        out.mkdir(exist_ok=True)
     figures = {}
     for i, mode in enumerate(sorted({block.mode for block, _ in parts}, key=mode_order), 1):
         figures[mode] = "curves.png" if i == 1 else f"curves_{i}.png"
-        draw_curves(out / figures[mode], [part for part in parts if part[0].mode == mode])
+        with _writing(out / figures[mode]):
+            draw_curves(out / figures[mode], [part for part in parts if part[0].mode == mode])
+    written = {*figures.values(), "report.md"}
     episode = "No episodes were recorded as a clean and an attacked pair of one seed, so there is no video."
     if pair is not None:
-        write_video(out / "episode.mp4", out / "episode.png", *pair)
+        with _writing(out / "episode.png"):
+            write_video(out / "episode.mp4", out / "episode.png", *pair)
+        written |= {"episode.mp4", "episode.png"}
         episode = _episode(*pair)
-    page = out / "report.md"
-    page.write_text(render(rows, manifest, parts, figures, episode), encoding="utf-8")
+    page, text = out / "report.md", render(rows, manifest, parts, figures, episode)
+    with _writing(page):
+        page.write_text(text, encoding="utf-8")
+    with _writing(out):
+        for file in out.iterdir():
+            if _OURS.fullmatch(file.name) and file.name not in written and file.is_file():
+                file.unlink()
     return page
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{error.filename or path}: cannot be written ({error.strerror or error})") from None
 
 
 def _episode(clean: Trace, attacked: Trace) -> str:

@@ -1,5 +1,6 @@
 """The video of one seed, clean beside attacked: both cameras, what the attacked agent saw, and the perturbation."""
 
+import contextlib
 import subprocess
 from collections.abc import Mapping
 from functools import cache
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from wmjax.core.errors import InputError
 from wmjax.report.markdown import plain
 from wmjax.report.names import budget_label, objective_label, optimizer_label
 from wmjax.report.traces import Trace
@@ -31,7 +33,10 @@ def amplification(attacked: Trace) -> int:
 
 
 def write_video(video: Path, poster: Path, clean: Trace, attacked: Trace) -> None:
-    """Write an MP4 that browsers play (H.264, yuv420p, under 3 MB) and one frame of it, the last attacked, as PNG."""
+    """Write an MP4 that browsers play (H.264, yuv420p, under 3 MB) and one frame of it, the last attacked, as PNG.
+
+    Raises InputError where ffmpeg cannot write the video, OSError where the poster cannot be written.
+    """
     steps = max(len(clean.reward), len(attacked.reward))
     stride = -(-steps // _FRAMES)
     shown = [*range(stride - 1, steps - 1, stride), steps - 1]
@@ -52,15 +57,19 @@ def write_video(video: Path, poster: Path, clean: Trace, attacked: Trace) -> Non
         "-threads", "1",  # with more, what it writes depends on their timing
         str(video),
     ]  # fmt: skip
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as encoder:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as encoder:
         assert encoder.stdin is not None
-        for step in shown:
-            picture = _picture(sheet, bold, pale, (clean, attacked), returns, step, steps, factor)
-            encoder.stdin.write(picture.tobytes())
-            if step == still:
-                picture.save(poster, optimize=True)
+        assert encoder.stderr is not None
+        with contextlib.suppress(BrokenPipeError), encoder.stdin as pictures:  # its exit code tells that it gave up
+            for step in shown:
+                picture = _picture(sheet, bold, pale, (clean, attacked), returns, step, steps, factor)
+                pictures.write(picture.tobytes())
+                if step == still:
+                    picture.save(poster, optimize=True)
+        complaint = encoder.stderr.read().decode(errors="replace").strip().splitlines()
     if encoder.returncode:
-        raise RuntimeError(f"{video}: ffmpeg ended with code {encoder.returncode}")
+        reason = complaint[-1] if complaint else f"ffmpeg ended with code {encoder.returncode}"
+        raise InputError(f"{video}: cannot be written ({reason:.160})")
 
 
 def _sheet(meta: Mapping[str, Any], factor: int) -> Image.Image:

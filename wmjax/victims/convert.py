@@ -23,6 +23,8 @@ from wmjax.victims.weights import Card, check_sizes, check_tree, file_sha256, li
 _PLAIN = re.compile(r"collections OrderedDict|torch\._utils _rebuild_(tensor_v2|parameter)|torch \w+Storage")
 """Names that the pickle of a checkpoint may mention: torch.load allows more, such as building huge byte arrays."""
 
+_TASK = re.compile(r"(dmc|metaworld)_[a-z0-9_]+")
+
 State = Mapping[str, np.ndarray]
 
 
@@ -62,11 +64,19 @@ def convert(
 
 
 def infer(state: State, hints: Hints, where: str) -> Dreamer:
-    """Return the sizes of the agent whose tensors are `state`; raises InputError naming `where` if they are none."""
-    for name in ("stoch", "action_repeat"):
-        value = getattr(hints, name)
-        if value is not None and (type(value) is not int or value < 1):
-            raise InputError(f"{name} is {value!r}; it must be a whole number from 1")
+    """Return the sizes of the agent whose tensors are `state`; raises InputError naming `where` if they are none.
+
+    Also for a hint out of its range.
+    """
+    stoch, repeat, task = hints.stoch, hints.action_repeat, hints.task
+    if stoch is not None and (type(stoch) is not int or stoch < 1):
+        raise InputError(f"stoch is {stoch!r:.80}; it must be a whole number from 1")
+    if repeat is not None and (type(repeat) is not int or not 1 <= repeat <= 100):
+        raise InputError(f"action_repeat is {repeat!r:.80}; it must be a whole number from 1 to 100")
+    if task is not None and (type(task) is not str or not _TASK.fullmatch(task)):
+        raise InputError(
+            f"task is {task!r:.80}; it must be dmc_ or metaworld_ and lower-case letters, digits or underscores"
+        )
     agent = _agent(state, hints.agent, where)
     try:
         victim = _sizes(state, agent, hints.stoch)

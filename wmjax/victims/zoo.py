@@ -31,8 +31,10 @@ def card(name_or_path: str | Path) -> Card:
 
 
 def description(name: str) -> str:
-    """Return the Markdown card of a shipped agent: training, returns, caveats."""
-    return locate(name).with_suffix(".md").read_text()
+    """Return the Markdown card of a shipped agent: training, returns, caveats; raises InputError for other names."""
+    if name not in names():
+        raise unknown_name("agent", name, names())
+    return (_AGENTS / f"{name}.md").read_text()
 
 
 def load(name_or_path: str | Path) -> tuple[Dreamer, Params]:
