@@ -1,5 +1,7 @@
 """A frame, as MuJoCo's OpenGL draws it: four samples a pixel tell what is seen, and its centre how that is lit."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -7,10 +9,11 @@ from wmjax.render.facets import facets
 from wmjax.render.light import shine
 from wmjax.render.scene import SAMPLES, Poses, Scene, behind, posed
 from wmjax.render.shadow import NOBODY, shadowed
-from wmjax.render.solids import Solids, hit
+from wmjax.render.solids import Solids, hit, meets
 from wmjax.render.vectors import plus, times
 
-_IDS = 64
+_MOST = 64
+"""Solids that can be told apart."""
 _EMPTY = 0x7F800000
 """The bits of an infinite depth."""
 
@@ -27,20 +30,23 @@ def render(scene: Scene, poses: Poses) -> jax.Array:
     images = solids.mirrored(*floor)
     images = images.replace(rgb=scene.reflectance * images.rgb)  # type: ignore[attr-defined]
 
-    keys, images_keys = _nearest(solids, rays), _nearest(images, rays)
-    limit = _key(back.depth, _IDS - 1)
-    seen = (keys < limit) & (keys < _EMPTY)
-    mirrored = back.reflects & ~seen & (images_keys > limit) & (images_keys < _EMPTY)
-    keys = jnp.where(seen, keys, images_keys)
-    shown = seen | mirrored
-
-    pixels = jnp.nonzero(jnp.any(shown, axis=0), size=scene.capacity, fill_value=shown.shape[1])[0]
-    count = len(scene.kinds) if scene.string is None else len(scene.kinds) + scene.string.pieces
-    keys, shown, mirrored = (jnp.take(x, pixels, axis=1, fill_value=0).reshape(-1) for x in (keys, shown, mirrored))
-    ids = jnp.clip(keys & (_IDS - 1), 0, count - 1)
-    depth = jax.lax.bitcast_convert_type(keys & -_IDS, jnp.float32)
-    points = times(jnp.where(shown, depth, 1), jnp.take(rays, pixels, axis=2, fill_value=-1).reshape(3, -1))
-    ray = jnp.tile(jnp.take(centers, pixels, axis=1, fill_value=-1), rays.shape[1])
+    everything = jax.lax.stop_gradient(solids.joined(images))
+    near = _near(everything.grown(scene.sample_angle), centers)
+    pixels = jnp.nonzero(near, size=scene.capacity, fill_value=near.size)[0]
+    rays = jnp.take(rays, pixels, axis=2, fill_value=-1).reshape(3, -1)
+    ray = jnp.tile(jnp.take(centers, pixels, axis=1, fill_value=-1), len(SAMPLES))
+    limit, reflects = (
+        jnp.take(x, pixels, axis=1, fill_value=0).reshape(-1) for x in (back.depth, back.reflects)
+    )
+    count = len(solids.kinds)
+    depth, ids = _nearest(solids, rays)
+    image_depth, image_ids = _nearest(images, rays)
+    seen = depth < limit
+    mirrored = reflects & ~seen & (image_depth > limit)
+    ids = jnp.where(mirrored, image_ids, ids)
+    depth = jnp.where(mirrored, image_depth, depth)
+    shown = (seen | mirrored) & jnp.isfinite(depth)
+    points = times(jnp.where(shown, depth, 1), rays)
     drawn = facets(solids.joined(images), jnp.where(mirrored, ids + count, ids), points)
     along, over, cosine = drawn.weights(ray)
     shown &= cosine > 0
@@ -73,19 +79,24 @@ def render(scene: Scene, poses: Poses) -> jax.Array:
     return 255 * jnp.minimum(frame, 1).T.reshape(*scene.shape, 3)
 
 
-def _key(depth: jax.Array, identity: int) -> jax.Array:
-    """Return one int32 for depth and identity, ordered by depth: its bits, of which the last six name who it is."""
-    return jax.lax.bitcast_convert_type(depth, jnp.int32) & -_IDS | identity
+def _near(solids: Solids, rays: jax.Array) -> jax.Array:
+    """Return which rays [3, N] meet any solid, as bool [N]."""
+    shapes = zip(solids.kinds, solids.size, solids.rotation, solids.center, strict=True)
+    return functools.reduce(jnp.logical_or, (meets(*shape, rays, jnp.inf) for shape in shapes))
 
 
-def _nearest(solids: Solids, rays: jax.Array) -> jax.Array:
-    """Return the keys [S, N] of the solids that rays [3, S, N] meet first."""
+def _nearest(solids: Solids, rays: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the depth at which rays [3, N] meet a solid first, infinite for those that meet none, and which one.
+
+    One int32 holds both: the bits of the depth, of which the last six are replaced by the solid's number.
+    """
     solids = jax.lax.stop_gradient(solids)
     best = jnp.full(rays.shape[1:], _EMPTY)
     for i, kind in enumerate(solids.kinds):
         depth = hit(kind, solids.size[i], solids.rotation[i], solids.center[i], rays)
-        best = jnp.minimum(best, _key(depth, i))
-    return best
+        key = jax.lax.bitcast_convert_type(depth, jnp.int32) & -_MOST | i
+        best = jnp.minimum(best, key)
+    return jax.lax.bitcast_convert_type(best & -_MOST, jnp.float32), jnp.minimum(best & (_MOST - 1), len(solids.kinds) - 1)
 
 
 def quantise(frame: jax.Array) -> jax.Array:

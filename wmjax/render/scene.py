@@ -94,6 +94,11 @@ class Scene:
     backdrop: Backdrop | None
     """What is behind the solids if neither camera nor lamp nor planes move, prepared by `bake`."""
 
+    @property
+    def sample_angle(self) -> float:
+        """More than the angle between a pixel's centre and its outermost samples, in rad."""
+        return 0.7 * 2 * float(np.tan(self.field_of_view / 2)) / self.shape[0]
+
     def rays(self) -> tuple[np.ndarray, np.ndarray]:
         """Return rays in the camera's frame, of depth 1: through all samples [3, S, N], and the pixels' centres [3, N]."""
         height, width = self.shape

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from wmjax.render.light import Light
-from wmjax.render.solids import Solids, hit
+from wmjax.render.solids import Solids, meets
 from wmjax.render.vectors import dot, plus
 
 NOBODY = -1
@@ -29,7 +29,7 @@ def shadowed(solids: Solids, lamp: Light, reach: float, point: jax.Array, owner:
     dark = jnp.zeros(distance.shape, bool)
     for i, kind in enumerate(solids.kinds):
         center = plus(-origin, solids.center[i]) if lamp.directional else solids.center[i] - origin
-        dark |= (hit(kind, solids.size[i], solids.rotation[i], center, ray) < limit) & (owner != i)
+        dark |= meets(kind, solids.size[i], solids.rotation[i], center, ray, limit) & (owner != i)
     side = jnp.cross(lamp.direction, lamp.up)
     bound = reach if lamp.directional else reach * distance
     return dark & (jnp.abs(dot(lamp.up, across)) < bound) & (jnp.abs(dot(side, across)) < bound)

@@ -8,7 +8,9 @@ from flax import struct
 
 from wmjax.render.vectors import apart_from_zero, dot
 
-Kind = Literal["sphere", "capsule", "cylinder", "box", "ellipsoid"]
+Kind = Literal["sphere", "capsule", "thread", "cylinder", "box", "ellipsoid"]
+"""A thread is a capsule so thin that its surface is as far away as its core."""
+
 KINDS: dict[int, Kind] = {2: "sphere", 3: "capsule", 4: "ellipsoid", 5: "cylinder", 6: "box"}
 """By MuJoCo's geom type."""
 
@@ -37,6 +39,11 @@ class Solids:
         center = (self.center - origin[None]) @ rotation
         return self.replace(center=center, rotation=rotation.T[None] @ self.rotation)  # type: ignore[attr-defined]
 
+    def grown(self, angle: float) -> "Solids":
+        """Return the solids, in the camera's frame, each larger by about what it has to be to look wider by `angle`."""
+        distance = jnp.sqrt(jnp.sum(self.center**2, axis=1, keepdims=True)) + jnp.sum(self.size, axis=1, keepdims=True)
+        return self.replace(size=self.size + angle * distance)  # type: ignore[attr-defined]
+
     def mirrored(self, normal: jax.Array, point: jax.Array) -> "Solids":
         """Return the solids mirrored at the plane with a unit `normal` [3] through `point` [3]."""
         mirror = jnp.eye(3, dtype=normal.dtype) - 2 * normal[:, None] * normal[None]
@@ -50,6 +57,9 @@ def hit(kind: Kind, size: jax.Array, rotation: jax.Array, center: jax.Array, ray
     `center` [3] or [3, ...] is relative to the rays' origin, `ray` [3] or [3, ...] of any length; `size` [3] and
     `rotation` [3, 3] are those of the solid. Not to be differentiated.
     """
+    if kind == "thread":
+        t, distance = _approach(kind, size, rotation, center, ray)
+        return jnp.where((t > 0) & (distance < size[0] * size[0]), t, jnp.inf)
     if kind == "box":
         toward, along = rotation.T @ center, _turn(rotation, ray)
         inverse = [1 / apart_from_zero(along[k]) for k in range(3)]
@@ -77,6 +87,33 @@ def hit(kind: Kind, size: jax.Array, rotation: jax.Array, center: jax.Array, ray
         return jnp.where(side, t, jnp.where(inside > 0, cap, jnp.inf))
     lid = (ac - jnp.where(ar > 0, half, -half)) / apart_from_zero(ar)
     return jnp.where(side, t, jnp.where((lid > 0) & ((a * lid - 2 * b) * lid + c <= 0), lid, jnp.inf))
+
+
+def meets(
+    kind: Kind, size: jax.Array, rotation: jax.Array, center: jax.Array, ray: jax.Array, limit: jax.Array
+) -> jax.Array:
+    """Return, as bool [...], whether t * `ray` with 0 < t < `limit` meets a solid, for ends that lie outside of it.
+
+    The arguments are those of `hit`, which tells the same for more arithmetic.
+    """
+    if kind in ("box", "cylinder", "ellipsoid"):
+        return hit(kind, size, rotation, center, ray) < limit
+    t, distance = _approach(kind, size, rotation, center, ray)
+    return (t > 0) & (t < limit) & (distance < size[0] * size[0])
+
+
+def _approach(
+    kind: Kind, size: jax.Array, rotation: jax.Array, center: jax.Array, ray: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return where a ray comes nearest to the core of a round solid, and the squared distance there."""
+    rr, cr, cc = dot(ray, ray), dot(center, ray), dot(center, center)
+    if kind != "sphere":
+        axis, half = rotation[:, 2], size[1]
+        ar, ac = dot(axis, ray), dot(axis, center)
+        height = jnp.clip((cr * ar - ac * rr) / jnp.maximum(rr - ar * ar, 1e-9), -half, half)
+        cr, cc = cr + height * ar, cc + height * (2 * ac + height)
+    t = cr / rr
+    return t, cc - cr * t
 
 
 def _sphere(rr: jax.Array, cr: jax.Array, cc: jax.Array, radius: jax.Array) -> jax.Array:

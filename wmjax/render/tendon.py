@@ -55,7 +55,7 @@ class String:
         rotation = jnp.concatenate([jnp.zeros((self.pieces, 3, 2), axis.dtype), axis[:, :, None]], axis=2)
         rgb = jnp.broadcast_to(jnp.where(taut, self.taut, self.slack)[None], axis.shape)
         center = (points[1:] + points[:-1]) / 2
-        return Solids(("capsule",) * self.pieces, center, rotation, size, rgb)
+        return Solids(("thread",) * self.pieces, center, rotation, size, rgb)
 
 
 def _hang(start: jax.Array, end: jax.Array, length: jax.Array, pieces: int) -> tuple[jax.Array, jax.Array]:
