@@ -168,11 +168,4 @@ def _box(local: jax.Array, size: jax.Array, fixed: jax.Array) -> Shape:
     return jnp.stack([corner, corner + along, corner + over]) * size[None], jnp.stack([normal] * 3)
 
 
-_SHAPES = {
-    "sphere": _sphere,
-    "capsule": _capsule,
-    "thread": _capsule,
-    "cylinder": _cylinder,
-    "box": _box,
-    "ellipsoid": _ellipsoid,
-}
+_SHAPES = {"sphere": _sphere, "capsule": _capsule, "cylinder": _cylinder, "box": _box, "ellipsoid": _ellipsoid}

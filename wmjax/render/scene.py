@@ -111,8 +111,8 @@ class Scene:
         return rays[:, :-1], rays[:, -1]
 
 
-def posed(scene: Scene, poses: Poses) -> tuple[Solids, tuple[Plane, ...], Light]:
-    """Return solids, planes and lamp where they are, in the camera's frame: looking along -z, y upwards."""
+def posed(scene: Scene, poses: Poses) -> tuple[Solids, Solids | None, tuple[Plane, ...], Light]:
+    """Return solids, the string's pieces, planes and lamp where they are, in the camera's frame: looking along -z, y upwards."""
     view = poses.cam_xmat[scene.camera], poses.cam_xpos[scene.camera]
     geoms, sites = np.array(scene.geoms, int), np.array(scene.sites, int)
     center = jnp.concatenate([poses.geom_xpos[geoms], poses.site_xpos[sites]])
@@ -123,11 +123,10 @@ def posed(scene: Scene, poses: Poses) -> tuple[Solids, tuple[Plane, ...], Light]
         plane.replace(center=poses.geom_xpos[i], rotation=poses.geom_xmat[i])  # type: ignore[attr-defined]
         for i, plane in zip(scene.floors, scene.planes, strict=True)
     )
-    if scene.string is not None:
-        solids = solids.joined(scene.string.solids(poses.site_xpos))
+    string = None if scene.string is None else scene.string.solids(poses.site_xpos).moved(*view)
     position, direction = poses.light_xpos[0], poses.light_xdir[0]
     lamp = scene.lamp.replace(position=position, direction=direction, up=_across(direction))  # type: ignore[attr-defined]
-    return solids.moved(*view), tuple(plane.moved(*view) for plane in planes), lamp.moved(*view)
+    return solids.moved(*view), string, tuple(plane.moved(*view) for plane in planes), lamp.moved(*view)
 
 
 def _across(direction: jax.Array) -> jax.Array:
@@ -149,7 +148,7 @@ def behind(scene: Scene, planes: tuple[Plane, ...], lamp: Light) -> Backdrop:
 
 def bake(scene: Scene, poses: Poses) -> Scene:
     """Return the scene with its backdrop drawn once for all frames, as seen in `poses`. Differentiable."""
-    _, planes, lamp = posed(scene, poses)
+    _, _, planes, lamp = posed(scene, poses)
     return scene.replace(backdrop=behind(scene, planes, lamp))  # type: ignore[attr-defined]
 
 

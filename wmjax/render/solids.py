@@ -8,9 +8,7 @@ from flax import struct
 
 from wmjax.render.vectors import apart_from_zero, dot
 
-Kind = Literal["sphere", "capsule", "thread", "cylinder", "box", "ellipsoid"]
-"""A thread is a capsule so thin that its surface is as far away as its core."""
-
+Kind = Literal["sphere", "capsule", "cylinder", "box", "ellipsoid"]
 KINDS: dict[int, Kind] = {2: "sphere", 3: "capsule", 4: "ellipsoid", 5: "cylinder", 6: "box"}
 """By MuJoCo's geom type."""
 
@@ -57,9 +55,6 @@ def hit(kind: Kind, size: jax.Array, rotation: jax.Array, center: jax.Array, ray
     `center` [3] or [3, ...] is relative to the rays' origin, `ray` [3] or [3, ...] of any length; `size` [3] and
     `rotation` [3, 3] are those of the solid. Not to be differentiated.
     """
-    if kind == "thread":
-        t, distance = _approach(kind, size, rotation, center, ray)
-        return jnp.where((t > 0) & (distance < size[0] * size[0]), t, jnp.inf)
     if kind == "box":
         toward, along = rotation.T @ center, _turn(rotation, ray)
         inverse = [1 / apart_from_zero(along[k]) for k in range(3)]
@@ -96,24 +91,16 @@ def meets(
 
     The arguments are those of `hit`, which tells the same for more arithmetic.
     """
-    if kind in ("box", "cylinder", "ellipsoid"):
+    if kind not in ("sphere", "capsule"):
         return hit(kind, size, rotation, center, ray) < limit
-    t, distance = _approach(kind, size, rotation, center, ray)
-    return (t > 0) & (t < limit) & (distance < size[0] * size[0])
-
-
-def _approach(
-    kind: Kind, size: jax.Array, rotation: jax.Array, center: jax.Array, ray: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Return where a ray comes nearest to the core of a round solid, and the squared distance there."""
     rr, cr, cc = dot(ray, ray), dot(center, ray), dot(center, center)
-    if kind != "sphere":
+    if kind == "capsule":
         axis, half = rotation[:, 2], size[1]
         ar, ac = dot(axis, ray), dot(axis, center)
         height = jnp.clip((cr * ar - ac * rr) / jnp.maximum(rr - ar * ar, 1e-9), -half, half)
         cr, cc = cr + height * ar, cc + height * (2 * ac + height)
     t = cr / rr
-    return t, cc - cr * t
+    return (t > 0) & (t < limit) & (cc - cr * t < size[0] * size[0])
 
 
 def _sphere(rr: jax.Array, cr: jax.Array, cc: jax.Array, radius: jax.Array) -> jax.Array:

@@ -51,11 +51,17 @@ class String:
         half = 0.5 * jnp.sqrt(jnp.maximum(jnp.sum(step**2, axis=1), 1e-12))
         axis = 0.5 * step / half[:, None]
         size = jnp.stack([jnp.full_like(half, self.radius), half, jnp.zeros_like(half)], axis=1)
-        # Only the third axis of a capsule matters.
-        rotation = jnp.concatenate([jnp.zeros((self.pieces, 3, 2), axis.dtype), axis[:, :, None]], axis=2)
+        rotation = jax.vmap(_turn_to)(jnp.where(axis[:, 2:] < 0, -axis, axis))
         rgb = jnp.broadcast_to(jnp.where(taut, self.taut, self.slack)[None], axis.shape)
         center = (points[1:] + points[:-1]) / 2
-        return Solids(("thread",) * self.pieces, center, rotation, size, rgb)
+        return Solids(("capsule",) * self.pieces, center, rotation, size, rgb)
+
+
+def _turn_to(axis: jax.Array) -> jax.Array:
+    """Return the smallest rotation [3, 3] of the z axis to `axis` [3], which must not point down."""
+    x, y, z = axis
+    a, b, c = 1 - x * x / (1 + z), -x * y / (1 + z), 1 - y * y / (1 + z)
+    return jnp.stack([jnp.stack([a, b, x]), jnp.stack([b, c, y]), jnp.stack([-x, -y, z])])
 
 
 def _hang(start: jax.Array, end: jax.Array, length: jax.Array, pieces: int) -> tuple[jax.Array, jax.Array]:
