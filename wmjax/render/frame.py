@@ -42,18 +42,18 @@ def quantise(frame: jax.Array) -> jax.Array:
 def _draw(scene: Scene, poses: Poses, store: Callable[[jax.Array], jax.Array]) -> jax.Array:
     solids, threads, planes, lamp = posed(scene, poses)
     back = behind(scene, planes, lamp) if scene.backdrop is None else scene.backdrop
-    rays, centers = (jnp.asarray(directions) for directions in scene.rays())
+    rays, centers = scene.rays()
     floor = planes[0].rotation[:, 2], planes[0].center
     images = solids.mirrored(*floor)
     image_threads = None if threads is None else threads.mirrored(*floor)
 
-    near = _near(solids, threads, scene.sample_angle, centers) | _near(images, image_threads, scene.sample_angle, centers)
+    near = _near(solids, threads, scene.sample_angle, centers) | _near(
+        images, image_threads, scene.sample_angle, centers
+    )
     pixels = jnp.nonzero(near, size=scene.capacity, fill_value=near.size)[0]
     rays = jnp.take(rays, pixels, axis=2, fill_value=-1).reshape(3, -1)
     ray = jnp.tile(jnp.take(centers, pixels, axis=1, fill_value=-1), len(SAMPLES))
-    limit, reflects = (
-        jnp.take(x, pixels, axis=1, fill_value=0).reshape(-1) for x in (back.depth, back.reflects)
-    )
+    limit, reflects = (jnp.take(x, pixels, axis=1, fill_value=0).reshape(-1) for x in (back.depth, back.reflects))
     depth, ids = _nearest(solids, threads, rays)
     image_depth, image_ids = _nearest(images, image_threads, rays)
     seen = depth < limit
@@ -75,10 +75,10 @@ def _draw(scene: Scene, poses: Poses, store: Callable[[jax.Array], jax.Array]) -
     dark = shadowed(solids, threads, lamp, scene.reach, *jax.lax.stop_gradient((places, owners)))
     colour = jnp.zeros_like(place)
     for light in (scene.head, lamp):
-        image = light.mirrored(*floor)
+        of_images = light.mirrored(*floor)
         both = light.replace(  # type: ignore[attr-defined]
-            position=jnp.where(mirrored[None], image.position[:, None], light.position[:, None]),
-            direction=jnp.where(mirrored[None], image.direction[:, None], light.direction[:, None]),
+            position=jnp.where(mirrored[None], of_images.position[:, None], light.position[:, None]),
+            direction=jnp.where(mirrored[None], of_images.direction[:, None], light.direction[:, None]),
         )
         first, second, third = (
             shine(both, scene.gloss, drawn.center + corner, normal, rgb)

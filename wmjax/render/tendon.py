@@ -1,4 +1,4 @@
-"""The string of a limited tendon between two sites: a hanging catenary while it is slack, straight and red when taut."""
+"""The string of a limited tendon between two sites: a catenary while it is slack, straight and red when taut."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import numpy as np
 from flax import struct
 
 from wmjax.core.errors import InputError
-from wmjax.render.solids import Solids
+from wmjax.render.solids import Kind, Solids
 
 _FLATTEST = 100.0
 """A string this many times longer than it is wide is drawn as if it were no narrower."""
@@ -54,7 +54,8 @@ class String:
         rotation = jax.vmap(_turn_to)(jnp.where(axis[:, 2:] < 0, -axis, axis))
         rgb = jnp.broadcast_to(jnp.where(taut, self.taut, self.slack)[None], axis.shape)
         center = (points[1:] + points[:-1]) / 2
-        return Solids(("capsule",) * self.pieces, center, rotation, size, rgb)
+        capsule: Kind = "capsule"
+        return Solids((capsule,) * self.pieces, center, rotation, size, rgb)
 
 
 def _turn_to(axis: jax.Array) -> jax.Array:
