@@ -26,9 +26,9 @@ class Facets:
     """[3, E]."""
 
     def weights(self, ray: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return where rays from the origin [3, E] meet the triangles' planes, as weights of the second and third corner.
+        """Return the weights of the second and third corner where rays from the origin [3, E] meet the planes.
 
-        The weights are below 0 or above 1 outside the triangle. Last of the three is the cosine between the ray,
+        They are below 0 or above 1 outside the triangle. Last of the three is the cosine between the ray,
         backwards, and the triangle's outer side.
         """
         first, second, third = self.corners
@@ -49,7 +49,7 @@ def _cross(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def facets(solids: Solids, ids: jax.Array, point: jax.Array) -> Facets:
-    """Return the facets of the solids `ids` [E] at points of their surface [3, E]. Differentiable, but not by `point`."""
+    """Return the facets of the solids `ids` [E] at points on them [3, E]. Differentiable, but not by `point`."""
     count = solids.center.shape[0]
     table = jnp.concatenate([solids.center, solids.rotation.reshape(count, 9), solids.size, solids.rgb], axis=1)
     center, rotation, size, rgb = jnp.split(table.T[:, ids], (3, 12, 15))
@@ -71,7 +71,8 @@ def facets(solids: Solids, ids: jax.Array, point: jax.Array) -> Facets:
 
 
 Shape = tuple[jax.Array, jax.Array]
-"""Three corners and their normals in a solid's own axes, [3, 3, E] each."""
+"""Three corners and their normals in a solid's own axes, [3, 3, E] each. The functions that return one take a point of
+the solid's surface in its own axes, `local`, and its size with and (`fixed`) without a gradient, all [3, E]."""
 
 
 def _turn(local: jax.Array, rings: tuple[jax.Array, ...], normals: tuple[jax.Array, ...], part: jax.Array) -> Shape:
@@ -101,9 +102,11 @@ def _turn(local: jax.Array, rings: tuple[jax.Array, ...], normals: tuple[jax.Arr
     return around(rings), around(normals)
 
 
-def _pill(local: jax.Array, radius: jax.Array, half: jax.Array, fixed: tuple[jax.Array, jax.Array]) -> Shape:
-    """Return the triangle of a sphere that is pulled apart along its third axis by 2 `half`."""
-    fixed_radius, fixed_half = fixed
+def _pill(local: jax.Array, radius: jax.Array, half: jax.Array, fixed_half: jax.Array) -> Shape:
+    """Return the triangle of a sphere that is pulled apart along its third axis by 2 `half`.
+
+    `local` is a point of its surface; `fixed_half` has the value of `half`, without its gradient.
+    """
     height = local[2]
     out = jnp.sqrt(local[0] ** 2 + local[1] ** 2)
     top = jnp.where(height < 0, -1.0, 1.0)
@@ -116,7 +119,9 @@ def _pill(local: jax.Array, radius: jax.Array, half: jax.Array, fixed: tuple[jax
     rows = jnp.clip((height / jnp.maximum(fixed_half, 1e-9) + 1) * _STACKS, 0, 2 * _STACKS - 1e-3)
     row = jnp.floor(rows)
     side, one, zero = beyond <= 0, jnp.ones_like(out), jnp.zeros_like(out)
-    heights = [jnp.where(side, half * ((row + k) / _STACKS - 1), top * (half + radius * up)) for k, up in ((0, up0), (1, up1))]
+    heights = [
+        jnp.where(side, half * ((row + k) / _STACKS - 1), top * (half + radius * up)) for k, up in ((0, up0), (1, up1))
+    ]
     outs, ups = [jnp.where(side, one, o) for o in (out0, out1)], [jnp.where(side, zero, top * u) for u in (up0, up1)]
     part = jnp.where(side, rows - row, jnp.where(low == _STACKS - 1, -1.0, stacks - low))
     rings = radius * outs[0], heights[0], radius * outs[1], heights[1]
@@ -125,16 +130,16 @@ def _pill(local: jax.Array, radius: jax.Array, half: jax.Array, fixed: tuple[jax
 
 def _sphere(local: jax.Array, size: jax.Array, fixed: jax.Array) -> Shape:
     none = jnp.zeros_like(size[0])
-    return _pill(local, size[0], none, (fixed[0], none))
+    return _pill(local, size[0], none, none)
 
 
 def _capsule(local: jax.Array, size: jax.Array, fixed: jax.Array) -> Shape:
-    return _pill(local, size[0], size[1], (fixed[0], fixed[1]))
+    return _pill(local, size[0], size[1], fixed[1])
 
 
 def _ellipsoid(local: jax.Array, size: jax.Array, fixed: jax.Array) -> Shape:
     one, none = jnp.ones_like(size[0]), jnp.zeros_like(size[0])
-    corners, normals = _pill(local / fixed, one, none, (one, none))
+    corners, normals = _pill(local / fixed, one, none, none)
     normals = normals / size[None]
     return corners * size[None], jnp.stack([normalise(normals[k]) for k in range(3)])
 

@@ -1,16 +1,22 @@
 """A frame, as MuJoCo's OpenGL draws it: four samples a pixel tell what is seen, and its centre how that is lit."""
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from wmjax.render.facets import facets
 from wmjax.render.light import shine
 from wmjax.render.scene import SAMPLES, Poses, Scene, behind, posed
 from wmjax.render.shadow import NOBODY, shadowed
-from wmjax.render.solids import Solids, hit
+from wmjax.render.solids import Solids, hit, meets
+from wmjax.render.threads import lines, nearest
 from wmjax.render.vectors import plus, times
 
-_IDS = 64
+_MOST = 64
+"""Solids that can be told apart."""
 _EMPTY = 0x7F800000
 """The bits of an infinite depth."""
 
@@ -20,74 +26,107 @@ def render(scene: Scene, poses: Poses) -> jax.Array:
 
     Differentiable in poses, colours, lights and textures, for what is seen where: outlines and shadows do not move.
     """
-    solids, planes, lamp = posed(scene, poses)
+    return _draw(scene, poses, lambda light: light)
+
+
+def frame(scene: Scene, poses: Poses) -> jax.Array:
+    """Return the frame [H, W, 3], uint8, rounded as OpenGL does: the light of each pass, and at last the pixels."""
+    return quantise(_draw(scene, poses, lambda light: jnp.round(255 * light) / 255))
+
+
+def quantise(frame: jax.Array) -> jax.Array:
+    """Return a frame in [0, 255] as uint8."""
+    return jnp.round(jnp.clip(frame, 0, 255)).astype(jnp.uint8)
+
+
+def _draw(scene: Scene, poses: Poses, store: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    solids, threads, planes, lamp = posed(scene, poses)
     back = behind(scene, planes, lamp) if scene.backdrop is None else scene.backdrop
-    rays, centers = (jnp.asarray(directions) for directions in scene.rays())
+    rays, centers = scene.rays()
     floor = planes[0].rotation[:, 2], planes[0].center
     images = solids.mirrored(*floor)
-    images = images.replace(rgb=scene.reflectance * images.rgb)  # type: ignore[attr-defined]
+    image_threads = None if threads is None else threads.mirrored(*floor)
 
-    keys, images_keys = _nearest(solids, rays), _nearest(images, rays)
-    limit = _key(back.depth, _IDS - 1)
-    seen = (keys < limit) & (keys < _EMPTY)
-    mirrored = back.reflects & ~seen & (images_keys > limit) & (images_keys < _EMPTY)
-    keys = jnp.where(seen, keys, images_keys)
-    shown = seen | mirrored
-
-    pixels = jnp.nonzero(jnp.any(shown, axis=0), size=scene.capacity, fill_value=shown.shape[1])[0]
-    count = len(scene.kinds) if scene.string is None else len(scene.kinds) + scene.string.pieces
-    keys, shown, mirrored = (jnp.take(x, pixels, axis=1, fill_value=0).reshape(-1) for x in (keys, shown, mirrored))
-    ids = jnp.clip(keys & (_IDS - 1), 0, count - 1)
-    depth = jax.lax.bitcast_convert_type(keys & -_IDS, jnp.float32)
-    points = times(jnp.where(shown, depth, 1), jnp.take(rays, pixels, axis=2, fill_value=-1).reshape(3, -1))
-    ray = jnp.tile(jnp.take(centers, pixels, axis=1, fill_value=-1), rays.shape[1])
-    drawn = facets(solids.joined(images), jnp.where(mirrored, ids + count, ids), points)
+    near = _near(solids, threads, scene.sample_angle, centers) | _near(
+        images, image_threads, scene.sample_angle, centers
+    )
+    pixels = jnp.nonzero(near, size=scene.capacity, fill_value=near.size)[0]
+    rays = jnp.take(rays, pixels, axis=2, fill_value=-1).reshape(3, -1)
+    ray = jnp.tile(jnp.take(centers, pixels, axis=1, fill_value=-1), len(SAMPLES))
+    limit, reflects = (jnp.take(x, pixels, axis=1, fill_value=0).reshape(-1) for x in (back.depth, back.reflects))
+    depth, ids = _nearest(solids, threads, rays)
+    image_depth, image_ids = _nearest(images, image_threads, rays)
+    seen = depth < limit
+    mirrored = reflects & ~seen & (image_depth > limit)
+    ids = jnp.where(mirrored, image_ids, ids)
+    depth = jnp.where(mirrored, image_depth, depth)
+    shown = (seen | mirrored) & jnp.isfinite(depth)
+    points = times(jnp.where(shown, depth, 1), rays)
+    parts = [part for part in (solids, threads, images, image_threads) if part is not None]
+    table = functools.reduce(Solids.joined, parts)
+    drawn = facets(table, jnp.where(mirrored, ids + len(table.kinds) // 2, ids), points)
+    rgb = jnp.where(mirrored[None], scene.reflectance * drawn.rgb, drawn.rgb)
     along, over, cosine = drawn.weights(ray)
     shown &= cosine > 0
     place = plus(drawn.center, drawn.corners[0])
     place = place + times(along, drawn.corners[1] - drawn.corners[0]) + times(over, drawn.corners[2] - drawn.corners[0])
     places = jnp.concatenate([place, back.point], axis=1)
     owners = jnp.concatenate([ids, jnp.full(back.point.shape[1], NOBODY)])
-    dark = shadowed(solids, lamp, scene.reach, *jax.lax.stop_gradient((places, owners)))
+    dark = shadowed(solids, threads, lamp, scene.reach, *jax.lax.stop_gradient((places, owners)))
     colour = jnp.zeros_like(place)
     for light in (scene.head, lamp):
-        image = light.mirrored(*floor)
+        of_images = light.mirrored(*floor)
         both = light.replace(  # type: ignore[attr-defined]
-            position=jnp.where(mirrored[None], image.position[:, None], light.position[:, None]),
-            direction=jnp.where(mirrored[None], image.direction[:, None], light.direction[:, None]),
+            position=jnp.where(mirrored[None], of_images.position[:, None], light.position[:, None]),
+            direction=jnp.where(mirrored[None], of_images.direction[:, None], light.direction[:, None]),
         )
         first, second, third = (
-            shine(both, scene.gloss, drawn.center + corner, normal, drawn.rgb)
+            shine(both, scene.gloss, drawn.center + corner, normal, rgb)
             for corner, normal in zip(drawn.corners, drawn.normals, strict=True)
         )
         mixed = jnp.clip(first + times(along, second - first) + times(over, third - first), 0, 1)
         if light is lamp:
             mixed = jnp.where((dark[: ids.size] & ~mirrored)[None], 0, mixed)
-        colour = jnp.minimum(colour + mixed, 1)
+        colour = jnp.minimum(colour + store(mixed), 1)
     weight = jnp.where(shown, 1 / len(SAMPLES), 0)
     added = times(weight, colour).reshape(3, len(SAMPLES), -1).sum(axis=1)
     covered = jnp.where(mirrored, 0, weight).reshape(len(SAMPLES), -1).sum(axis=0)
-    behind_all = jnp.minimum(back.head + jnp.where(dark[None, ids.size :], 0, back.lamp), 1)
+    backdrop = jnp.minimum(store(back.head) + jnp.where(dark[None, ids.size :], 0, store(back.lamp)), 1)
     free = jnp.ones(back.head.shape[1]).at[pixels].add(-covered, mode="drop")
-    frame = (free[None] * behind_all).at[:, pixels].add(added, mode="drop")
-    return 255 * jnp.minimum(frame, 1).T.reshape(*scene.shape, 3)
+    image = (free[None] * backdrop).at[:, pixels].add(added, mode="drop")
+    return 255 * jnp.minimum(image, 1).T.reshape(*scene.shape, 3)
 
 
-def _key(depth: jax.Array, identity: int) -> jax.Array:
-    """Return one int32 for depth and identity, ordered by depth: its bits, of which the last six name who it is."""
-    return jax.lax.bitcast_convert_type(depth, jnp.int32) & -_IDS | identity
+_AHEAD = np.array([[1, 0, 0], [0, 1, 0], [0, 0, -1]], np.float32)
+"""The camera's axes: right, up and ahead."""
 
 
-def _nearest(solids: Solids, rays: jax.Array) -> jax.Array:
-    """Return the keys [S, N] of the solids that rays [3, S, N] meet first."""
-    solids = jax.lax.stop_gradient(solids)
+def _near(solids: Solids, threads: Solids | None, angle: float, rays: jax.Array) -> jax.Array:
+    """Return which rays [3, N] come at least within `angle`, in rad, of any solid, as bool [N]."""
+    solids, threads = jax.lax.stop_gradient((solids.grown(angle), None if threads is None else threads.grown(angle)))
+    shapes = zip(solids.kinds, solids.size, solids.rotation, solids.center, strict=True)
+    near = functools.reduce(jnp.logical_or, (meets(*shape, rays, jnp.float32(jnp.inf)) for shape in shapes))
+    if threads is not None:
+        view = lines(threads, jnp.asarray(_AHEAD), jnp.zeros(3), True)
+        near |= jnp.any(view.cover(rays[:2], jnp.full(rays.shape[1], jnp.inf)), axis=0)
+    return near
+
+
+def _nearest(solids: Solids, threads: Solids | None, rays: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the depth at which rays [3, N] meet a solid first, infinite for those that meet none, and which one.
+
+    Threads are numbered after the solids.
+    """
+    solids, threads = jax.lax.stop_gradient((solids, threads))
+    # One int32 holds both: the bits of the depth, of which the last six are replaced by the solid's number.
     best = jnp.full(rays.shape[1:], _EMPTY)
     for i, kind in enumerate(solids.kinds):
         depth = hit(kind, solids.size[i], solids.rotation[i], solids.center[i], rays)
-        best = jnp.minimum(best, _key(depth, i))
-    return best
-
-
-def quantise(frame: jax.Array) -> jax.Array:
-    """Return a frame in [0, 255] as uint8."""
-    return jnp.round(jnp.clip(frame, 0, 255)).astype(jnp.uint8)
+        best = jnp.minimum(best, jax.lax.bitcast_convert_type(depth, jnp.int32) & -_MOST | i)
+    depth, count = jax.lax.bitcast_convert_type(best & -_MOST, jnp.float32), len(solids.kinds)
+    ids = jnp.minimum(best & (_MOST - 1), count - 1)
+    if threads is not None:
+        view = lines(threads, jnp.asarray(_AHEAD), jnp.zeros(3), True)
+        thread_depth, number = nearest(threads, view, rays)
+        depth, ids = jnp.minimum(depth, thread_depth), jnp.where(thread_depth < depth, number + count, ids)
+    return depth, ids

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from wmjax.render.vectors import dot, normalise, plus, times
+from wmjax.render.vectors import dot, normalise, plus
 
 
 @struct.dataclass
@@ -34,7 +34,6 @@ class Light:
 
     def mirrored(self, normal: jax.Array, point: jax.Array) -> "Light":
         """Return the light mirrored at the plane with a unit `normal` [3] through `point` [3]."""
-
 
         def mirror(vector: jax.Array) -> jax.Array:
             return vector - 2 * jnp.dot(vector, normal) * normal

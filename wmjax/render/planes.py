@@ -83,7 +83,7 @@ def backdrop(
     [3, N].
     """
     depth, shares = _shares(planes, rays)
-    head, lamp = (1 - sum(jnp.mean(share, axis=0) for share in shares))[None] * sky, jnp.zeros_like(sky)
+    head, lamp = jnp.mean((depth == jnp.inf).astype(jnp.float32), axis=0)[None] * sky, jnp.zeros_like(sky)
     point = jnp.zeros_like(sky)
     for plane, share in zip(planes, shares, strict=True):
         part = jnp.mean(share, axis=0)[None]

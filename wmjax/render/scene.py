@@ -48,7 +48,7 @@ class Poses:
 
 
 def poses(data: Any, geometry: Any) -> Poses:
-    """Return the poses in `data`, an mjData or what has its fields, with the sizes in `geometry`, such as an mjModel."""
+    """Return the poses in `data`, such as an mjData, with the sizes in `geometry`, such as an mjModel."""
     shapes = {"xpos": (-1, 3), "xmat": (-1, 3, 3), "size": (-1, 3), "xdir": (-1, 3)}
     values = {}
     for name in Poses.__dataclass_fields__:
@@ -94,20 +94,25 @@ class Scene:
     backdrop: Backdrop | None
     """What is behind the solids if neither camera nor lamp nor planes move, prepared by `bake`."""
 
-    def rays(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return rays in the camera's frame, of depth 1: through all samples [3, S, N], and the pixels' centres [3, N]."""
+    @property
+    def sample_angle(self) -> float:
+        """More than the angle between a pixel's centre and its outermost samples, in rad."""
+        return 0.56 * 2 * float(np.tan(self.field_of_view / 2)) / self.shape[0]
+
+    def rays(self) -> tuple[jax.Array, jax.Array]:
+        """Return rays of depth 1 in the camera's frame: through all samples [3, S, N] and pixel centres [3, N]."""
         height, width = self.shape
         rows, columns = np.mgrid[:height, :width].reshape(2, 1, -1)
         slope = np.tan(self.field_of_view / 2)
         places = np.concatenate([SAMPLES, [[0.5, 0.5]]])
         x = ((columns + places[:, :1]) / width * 2 - 1) * slope * width / height
         y = (1 - (rows + places[:, 1:]) / height * 2) * slope
-        rays = np.stack([x, y, -np.ones_like(x)]).astype(np.float32)
+        rays = jnp.asarray(np.stack([x, y, -np.ones_like(x)]), jnp.float32)
         return rays[:, :-1], rays[:, -1]
 
 
-def posed(scene: Scene, poses: Poses) -> tuple[Solids, tuple[Plane, ...], Light]:
-    """Return solids, planes and lamp where they are, in the camera's frame: looking along -z, y upwards."""
+def posed(scene: Scene, poses: Poses) -> tuple[Solids, Solids | None, tuple[Plane, ...], Light]:
+    """Return solids, the string's pieces, planes and lamp in the camera's frame: it looks along -z, y is upwards."""
     view = poses.cam_xmat[scene.camera], poses.cam_xpos[scene.camera]
     geoms, sites = np.array(scene.geoms, int), np.array(scene.sites, int)
     center = jnp.concatenate([poses.geom_xpos[geoms], poses.site_xpos[sites]])
@@ -118,11 +123,10 @@ def posed(scene: Scene, poses: Poses) -> tuple[Solids, tuple[Plane, ...], Light]
         plane.replace(center=poses.geom_xpos[i], rotation=poses.geom_xmat[i])  # type: ignore[attr-defined]
         for i, plane in zip(scene.floors, scene.planes, strict=True)
     )
-    if scene.string is not None:
-        solids = solids.joined(scene.string.solids(poses.site_xpos))
+    string = None if scene.string is None else scene.string.solids(poses.site_xpos).moved(*view)
     position, direction = poses.light_xpos[0], poses.light_xdir[0]
     lamp = scene.lamp.replace(position=position, direction=direction, up=_across(direction))  # type: ignore[attr-defined]
-    return solids.moved(*view), tuple(plane.moved(*view) for plane in planes), lamp.moved(*view)
+    return solids.moved(*view), string, tuple(plane.moved(*view) for plane in planes), lamp.moved(*view)
 
 
 def _across(direction: jax.Array) -> jax.Array:
@@ -144,7 +148,7 @@ def behind(scene: Scene, planes: tuple[Plane, ...], lamp: Light) -> Backdrop:
 
 def bake(scene: Scene, poses: Poses) -> Scene:
     """Return the scene with its backdrop drawn once for all frames, as seen in `poses`. Differentiable."""
-    _, planes, lamp = posed(scene, poses)
+    _, _, planes, lamp = posed(scene, poses)
     return scene.replace(backdrop=behind(scene, planes, lamp))  # type: ignore[attr-defined]
 
 
@@ -178,7 +182,7 @@ def scene(model: mujoco.MjModel, task: EnvSpec) -> Scene:
     drawn = Scene(
         shape=size,
         camera=task.camera,
-        capacity=task.image_size**2 // 4,
+        capacity=task.image_size**2 // (8 if model.ntendon else 4),
         field_of_view=fovy,
         geoms=solids,
         sites=tuple(sites),
@@ -196,7 +200,7 @@ def scene(model: mujoco.MjModel, task: EnvSpec) -> Scene:
         sky=jnp.zeros((3, task.image_size**2), jnp.float32),
         backdrop=None,
     )
-    directions = data.cam_xmat[task.camera].reshape(3, 3).astype(np.float32) @ drawn.rays()[1]
+    directions = data.cam_xmat[task.camera].reshape(3, 3) @ np.asarray(drawn.rays()[1])
     drawn = cast(Scene, drawn.replace(sky=sky(_cube(model), directions, size)))  # type: ignore[attr-defined]
     return bake(drawn, poses(data, model)) if still else drawn
 
@@ -229,8 +233,9 @@ def _plane(model: mujoco.MjModel, i: int) -> Plane:
 
 def _headlight(model: mujoco.MjModel) -> Light:
     light = model.vis.headlight
-    colours = (_array(values) for values in (light.ambient, light.diffuse, light.specular))
-    return Light(True, 0, 0.0, *colours, jnp.zeros(3), _array([0, 0, -1]), _array([0, 1, 0]))
+    ambient, diffuse, specular = (_array(values) for values in (light.ambient, light.diffuse, light.specular))
+    pose = jnp.zeros(3), _array([0, 0, -1]), _array([0, 1, 0])
+    return Light(True, 0, 0.0, ambient, diffuse, specular, *pose)
 
 
 def _lamp(model: mujoco.MjModel) -> tuple[Light, float]:
@@ -238,12 +243,13 @@ def _lamp(model: mujoco.MjModel) -> tuple[Light, float]:
     _require(bool(model.light_castshadow[0]), "its light must cast shadows")
     directional = model.light_type[0] == mujoco.mjtLightType.mjLIGHT_DIRECTIONAL
     cutoff, visual = float(model.light_cutoff[0]), model.vis.map
-    colours = (_array(values[0]) for values in (model.light_ambient, model.light_diffuse, model.light_specular))
+    colours = model.light_ambient[0], model.light_diffuse[0], model.light_specular[0]
+    ambient, diffuse, specular = (_array(values) for values in colours)
     angle = float(np.deg2rad(min(2 * cutoff * visual.shadowscale, 160) / 2))
     reach = float(visual.shadowclip * model.stat.extent) if directional else float(np.tan(angle))
     pose = jnp.zeros(3), _array([0, 0, -1]), _array([0, 1, 0])
-    exponent = int(model.light_exponent[0])
-    return Light(bool(directional), exponent, float(np.cos(np.deg2rad(cutoff))), *colours, *pose), reach
+    exponent, cosine = int(model.light_exponent[0]), float(np.cos(np.deg2rad(cutoff)))
+    return Light(bool(directional), exponent, cosine, ambient, diffuse, specular, *pose), reach
 
 
 def _image(model: mujoco.MjModel, material: int) -> jax.Array:

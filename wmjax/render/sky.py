@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from wmjax.render.texture import blend, levels
+from wmjax.render.texture import blend, levels, stretch
 
 # For each of OpenGL's faces +x, -x, +y, -y, +z, -z: the axis that it is on, and the axes along which its columns and
 # rows run, signed and counted from 1.
@@ -27,24 +27,15 @@ def sky(cube: np.ndarray, directions: np.ndarray, shape: tuple[int, int]) -> jax
         depth = np.where(mine, depth, 1)
         s, t = (np.sign(k) * turned[abs(k) - 1] / depth / 2 + 0.5 for k in (column, row))
         chain = [np.asarray(level) for level in levels(jnp.asarray(cube[face], jnp.float32) / 255)]
-        level, weight = blend(jnp.asarray(_stretch(s, t, shape) * cube.shape[1]), len(chain))
-        level, weight = np.asarray(level), np.asarray(weight)
+        columns, rows = (jnp.asarray(x, jnp.float32).reshape(shape) for x in (s, t))
+        steps = stretch(columns, rows, (cube.shape[1], cube.shape[2]))
+        level, weight = (np.asarray(x) for x in blend(steps.reshape(-1), len(chain)))
         colours = np.zeros_like(result)
         for k in np.unique(level[mine]):
             fine, coarse = (_bilinear(chain[min(k + j, len(chain) - 1)], s, t) for j in range(2))
             colours = np.where(level == k, fine + weight * (coarse - fine), colours)
         result = np.where(mine, colours, result)
     return jnp.asarray(result)
-
-
-def _stretch(s: np.ndarray, t: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    steps = []
-    for values in (s, t):
-        block = values.reshape(shape[0] // 2, 2, shape[1] // 2, 2)
-        corner = block[:, 1, :, 0]
-        steps += [np.abs(block[:, 1, :, 1] - corner), np.abs(block[:, 0, :, 0] - corner)]
-    most = np.max(steps, axis=0)
-    return np.broadcast_to(most[:, None, :, None], (*most.shape[:1], 2, most.shape[1], 2)).reshape(-1)
 
 
 def _bilinear(image: np.ndarray, s: np.ndarray, t: np.ndarray) -> np.ndarray:

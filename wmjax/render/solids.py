@@ -37,6 +37,11 @@ class Solids:
         center = (self.center - origin[None]) @ rotation
         return self.replace(center=center, rotation=rotation.T[None] @ self.rotation)  # type: ignore[attr-defined]
 
+    def grown(self, angle: float) -> "Solids":
+        """Return the solids, in the camera's frame, each larger by about what it has to be to look wider by `angle`."""
+        distance = jnp.sqrt(jnp.sum(self.center**2, axis=1, keepdims=True)) + jnp.sum(self.size, axis=1, keepdims=True)
+        return self.replace(size=self.size + angle * distance)  # type: ignore[attr-defined]
+
     def mirrored(self, normal: jax.Array, point: jax.Array) -> "Solids":
         """Return the solids mirrored at the plane with a unit `normal` [3] through `point` [3]."""
         mirror = jnp.eye(3, dtype=normal.dtype) - 2 * normal[:, None] * normal[None]
@@ -77,6 +82,25 @@ def hit(kind: Kind, size: jax.Array, rotation: jax.Array, center: jax.Array, ray
         return jnp.where(side, t, jnp.where(inside > 0, cap, jnp.inf))
     lid = (ac - jnp.where(ar > 0, half, -half)) / apart_from_zero(ar)
     return jnp.where(side, t, jnp.where((lid > 0) & ((a * lid - 2 * b) * lid + c <= 0), lid, jnp.inf))
+
+
+def meets(
+    kind: Kind, size: jax.Array, rotation: jax.Array, center: jax.Array, ray: jax.Array, limit: jax.Array
+) -> jax.Array:
+    """Return, as bool [...], whether t * `ray` with 0 < t < `limit` meets a solid, for ends that lie outside of it.
+
+    The arguments are those of `hit`, which tells the same for more arithmetic.
+    """
+    if kind not in ("sphere", "capsule"):
+        return hit(kind, size, rotation, center, ray) < limit
+    rr, cr, cc = dot(ray, ray), dot(center, ray), dot(center, center)
+    if kind == "capsule":
+        axis, half = rotation[:, 2], size[1]
+        ar, ac = dot(axis, ray), dot(axis, center)
+        height = jnp.clip((cr * ar - ac * rr) / jnp.maximum(rr - ar * ar, 1e-9), -half, half)
+        cr, cc = cr + height * ar, cc + height * (2 * ac + height)
+    t = cr / rr
+    return (t > 0) & (t < limit) & (cc - cr * t < size[0] * size[0])
 
 
 def _sphere(rr: jax.Array, cr: jax.Array, cc: jax.Array, radius: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""The string of a limited tendon between two sites: a hanging catenary while it is slack, straight and red when taut."""
+"""The string of a limited tendon between two sites: a catenary while it is slack, straight and red when taut."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import numpy as np
 from flax import struct
 
 from wmjax.core.errors import InputError
-from wmjax.render.solids import Solids
+from wmjax.render.solids import Kind, Solids
 
 _FLATTEST = 100.0
 """A string this many times longer than it is wide is drawn as if it were no narrower."""
@@ -51,11 +51,18 @@ class String:
         half = 0.5 * jnp.sqrt(jnp.maximum(jnp.sum(step**2, axis=1), 1e-12))
         axis = 0.5 * step / half[:, None]
         size = jnp.stack([jnp.full_like(half, self.radius), half, jnp.zeros_like(half)], axis=1)
-        # Only the third axis of a capsule matters.
-        rotation = jnp.concatenate([jnp.zeros((self.pieces, 3, 2), axis.dtype), axis[:, :, None]], axis=2)
+        rotation = jax.vmap(_turn_to)(jnp.where(axis[:, 2:] < 0, -axis, axis))
         rgb = jnp.broadcast_to(jnp.where(taut, self.taut, self.slack)[None], axis.shape)
         center = (points[1:] + points[:-1]) / 2
-        return Solids(("capsule",) * self.pieces, center, rotation, size, rgb)
+        capsule: Kind = "capsule"
+        return Solids((capsule,) * self.pieces, center, rotation, size, rgb)
+
+
+def _turn_to(axis: jax.Array) -> jax.Array:
+    """Return the smallest rotation [3, 3] of the z axis to `axis` [3], which must not point down."""
+    x, y, z = axis
+    a, b, c = 1 - x * x / (1 + z), -x * y / (1 + z), 1 - y * y / (1 + z)
+    return jnp.stack([jnp.stack([a, b, x]), jnp.stack([b, c, y]), jnp.stack([-x, -y, z])])
 
 
 def _hang(start: jax.Array, end: jax.Array, length: jax.Array, pieces: int) -> tuple[jax.Array, jax.Array]:

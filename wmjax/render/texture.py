@@ -31,7 +31,7 @@ def _halved(image: jax.Array, axis: int) -> jax.Array:
     size = image.shape[axis]
     center = (np.arange(size // 2) + 0.5) * size / (size // 2) - 0.5
     low = np.floor(center).astype(np.int32)
-    part = np.expand_dims((center - low).astype(np.float32), [k for k in range(3) if k != axis])
+    part = jnp.expand_dims(jnp.asarray(center - low, jnp.float32), [k for k in range(3) if k != axis])
     pair = [jnp.take(image, np.minimum(low + k, size - 1), axis=axis) for k in range(2)]
     mixed = (1 - part) * pair[0] + part * pair[1]
     return mixed + jax.lax.stop_gradient(jnp.floor(255 * mixed + 0.5001) / 255 - mixed)

@@ -11,6 +11,7 @@ from flax import struct
 from mujoco import mjx
 
 from wmjax.core.errors import InputError
+from wmjax.envs.base import EnvSpec
 from wmjax.envs.dmc import physics
 from wmjax.envs.dmc.physics import Geometry, Motion, Physics
 
@@ -18,7 +19,6 @@ Params = Mapping[str, Any]
 """What tells a domain's tasks apart, by name: scalars, which programs take as arrays."""
 
 _LIMIT = 1e10  # mjMAXVAL: above, C MuJoCo reports an unstable simulation
-_REPEAT = 2
 
 
 @struct.dataclass
@@ -148,7 +148,7 @@ def _step(env: DmcEnv, state: EnvState, action: jax.Array) -> EnvState:
         reward = env.reward(world, geometry, state.params, seen.replace(ctrl=action))
         return _seen(world, motion, seen), reward
 
-    data, rewards = jax.lax.scan(environment_step, state.data, length=_REPEAT)
+    data, rewards = jax.lax.scan(environment_step, state.data, length=EnvSpec.action_repeat)
     reward = rewards.sum()
     values = jnp.concatenate([data.qpos, data.qvel, data.motion.qacc_warmstart, action, reward[None]])
     nan = state.nan | ~jnp.all(jnp.abs(values) < _LIMIT)  # false for NaN too
