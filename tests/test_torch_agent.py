@@ -89,6 +89,21 @@ def test_imagination(gold):
         assert torch.equal(stoch, gold["imag/stoch"][:, t])
 
 
+def test_acting_from_its_own_beginning(gold):
+    image, sizes = gold.image("roll/image"), gold.sizes
+    stoch, deter = torch.zeros(3, sizes.stoch, sizes.discrete), torch.zeros(3, sizes.deter)
+    action = torch.zeros(3, sizes.action)
+    for t in range(8):
+        keep = (~gold["roll/is_first"][:, t]).float()[:, None]
+        deter, _ = gold.agent.predict(stoch * keep[..., None], deter * keep, action * keep)
+        post = gold.agent.rssm.posterior(deter, gold.agent.encoder(image[:, t]))
+        stoch = ta.draw(post, gold["act/gumbel"][t])
+        action, _ = gold.agent.policy(ta.feature(stoch, deter))
+        close(action, gold["act/action"][:, t])
+    assert torch.equal(stoch, gold["act/final_stoch"])
+    close(deter, gold["act/final_deter"])
+
+
 def attacked_step(gold, *, fresh=False, mode=False):
     deter, prior = gold.agent.predict(*(gold[f"atk/prev_{part}"] for part in ("stoch", "deter", "action")))
     clean_noise = None if mode else gold["atk/gumbel_clean"]

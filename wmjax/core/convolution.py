@@ -143,7 +143,9 @@ def conv_pool(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     Equal patches of `x`, whose outputs a tiled convolution leaves equal only up to rounding, tie as in `max_pool`.
     """
     y = conv(x, kernel) + lax.expand_dims(bias, range(3))
-    return max_pool(y, _repeated_patches(x, kernel.shape[0]) if _goes_by_tiles(x, kernel) else None)
+    if not _goes_by_tiles(x, kernel):
+        return max_pool(y)
+    return max_pool(y, _repeated_patches(lax.stop_gradient(x), kernel.shape[0]))
 
 
 def max_pool(x: jax.Array, repeated: jax.Array | None = None) -> jax.Array:
