@@ -166,14 +166,15 @@ def scene(model: mujoco.MjModel, task: EnvSpec) -> Scene:
     solids = tuple(i for i in geoms if i not in floors)
     colours = [_colour(model, "geom", i) for i in geoms] + [_colour(model, "site", i) for i in sites]
     types = [int(model.geom_type[i]) for i in solids] + [int(model.site_type[i]) for i in sites]
-    materials = {int(i) for i in model.geom_matid[geoms]} | {int(i) for i in model.site_matid[sites]} - {-1}
-    used = sorted(materials)
-    gloss = {(float(model.mat_specular[i]), float(model.mat_shininess[i]), float(model.mat_emission[i])) for i in used}
     _require(model.nlight == 1, "it must have one light")
     _require(all(kind in KINDS for kind in types), "its geoms must be planes or simple solids")
     _require(all(colour[3] == 1 for colour in colours), "its colours must be opaque")
-    _require(gloss == {(0.5, 0.5, 0.0)}, "all materials must have specular 0.5, shininess 0.5 and no emission")
     _require(bool(np.all(model.geom_size[list(floors), :2] > 0)), "its planes must be finite")
+    used = list({*model.geom_matid[geoms], *model.site_matid[sites]} - {-1})
+    finish = {tuple(row) for row in np.stack([model.mat_specular, model.mat_shininess, model.mat_emission], 1)[used]}
+    _require(finish <= {(0.5, 0.5, 0)}, "its materials must have specular 0.5, shininess 0.5 and no emission")
+    textured = floors and model.geom_matid[floors[0]] >= 0 and _plane(model, floors[0]).mapping is not None
+    _require(bool(textured), "its first plane must have a texture")
     fixed = mujoco.mjtCamLight.mjCAMLIGHT_FIXED
     still = model.cam_mode[task.camera] == fixed == model.light_mode[0]
     still &= not (model.cam_bodyid[task.camera] or model.light_bodyid[0] or model.geom_bodyid[list(floors)].any())
@@ -196,13 +197,13 @@ def scene(model: mujoco.MjModel, task: EnvSpec) -> Scene:
         lamp=lamp,
         gloss=Gloss(64, jnp.float32(0.5)),
         reflectance=_array(model.mat_reflectance[model.geom_matid[floors[0]]]),
-        texture=texture(_image(model, model.geom_matid[floors[0]])),
+        texture=jax.jit(texture)(_image(model, model.geom_matid[floors[0]])),
         sky=jnp.zeros((3, task.image_size**2), jnp.float32),
         backdrop=None,
     )
     directions = data.cam_xmat[task.camera].reshape(3, 3) @ np.asarray(drawn.rays()[1])
     drawn = cast(Scene, drawn.replace(sky=sky(_cube(model), directions, size)))  # type: ignore[attr-defined]
-    return bake(drawn, poses(data, model)) if still else drawn
+    return jax.jit(bake)(drawn, poses(data, model)) if still else drawn
 
 
 def _require(condition: bool, what: str) -> None:

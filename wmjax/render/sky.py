@@ -18,6 +18,7 @@ def sky(cube: np.ndarray, directions: np.ndarray, shape: tuple[int, int]) -> jax
     """
     turned = np.stack([directions[0], directions[2], -directions[1]])
     major = np.abs(turned).argmax(axis=0)
+    filtered = jax.jit(levels)
     result = np.zeros((3, directions.shape[1]), np.float32)
     for face, (axis, column, row) in enumerate(_FACES):
         mine = (major == abs(axis) - 1) & (np.sign(turned[abs(axis) - 1]) == np.sign(axis))
@@ -26,7 +27,7 @@ def sky(cube: np.ndarray, directions: np.ndarray, shape: tuple[int, int]) -> jax
         depth = np.abs(turned[abs(axis) - 1])
         depth = np.where(mine, depth, 1)
         s, t = (np.sign(k) * turned[abs(k) - 1] / depth / 2 + 0.5 for k in (column, row))
-        chain = [np.asarray(level) for level in levels(jnp.asarray(cube[face], jnp.float32) / 255)]
+        chain = [np.asarray(level) for level in filtered(jnp.asarray(cube[face], jnp.float32) / 255)]
         columns, rows = (jnp.asarray(x, jnp.float32).reshape(shape) for x in (s, t))
         steps = stretch(columns, rows, (cube.shape[1], cube.shape[2]))
         level, weight = (np.asarray(x) for x in blend(steps.reshape(-1), len(chain)))
