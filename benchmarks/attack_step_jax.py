@@ -19,8 +19,8 @@ from wmjax.victims.base import Belief, Params, Prediction, Victim  # noqa: E402
 
 DEVICES = jax.local_devices()
 ATTACK = Attack(OPTIMIZERS["pgd"](STEPS), noise="shared")
-CALL = 4
-"""Most frames that share a compiled call, as in a study on CPUs."""
+CALL = 8
+"""Most frames that share a compiled call."""
 
 Call = tuple[Params, Frames, jax.Array, Threat]
 
@@ -61,9 +61,8 @@ def _calls(batch: int) -> list[Call]:
     victim, params = _agent
     groups, classes = victim.latent_shape
     frames = random_frames(batch, stoch=groups, discrete=classes, deter=victim.deter, action=victim.action_size)
-    size = min(CALL, -(-batch // len(DEVICES)))
-    if batch % size:
-        raise ValueError(f"batch is {batch}; on {len(DEVICES)} devices it must be a multiple of {size}")
+    most = min(CALL, -(-batch // len(DEVICES)))
+    size = max(size for size in range(1, most + 1) if batch % size == 0)
     calls = []
     for index in range(batch // size):
         lane = index % len(DEVICES)
@@ -90,8 +89,9 @@ def attack(batch: int) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def losses(batch: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the losses [B] of the clean and of the attacked frames."""
+def losses(batch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the losses [B] of the clean and of the attacked frames, and the attacked images."""
     victim, calls, results = _agent[0], _calls(batch), _attack(batch)
     last = [_loss(victim, params, frames, x.image) for (params, frames, *_), x in zip(calls, results, strict=True)]
-    return np.concatenate([result.loss_first for result in results]), np.concatenate(last)
+    first, images = ([getattr(x, name) for x in results] for name in ("loss_first", "image"))
+    return np.concatenate(first), np.concatenate(last), np.concatenate(images)

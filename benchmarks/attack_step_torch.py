@@ -62,6 +62,11 @@ def attack(mode: str, batch: int) -> tuple[float, float]:
 
 def losses(mode: str, batch: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the losses [B] of the clean and of the attacked frames."""
-    step, image, first = _attack(mode, batch)
+    _, image, first = _attack(mode, batch)
+    return first.numpy(), loss_of(image.numpy())
+
+
+def loss_of(image: np.ndarray) -> np.ndarray:
+    """Return the losses [B] of attacked images, from whichever library."""
     with torch.no_grad():
-        return first.numpy(), vsa(AGENT, image, step).numpy()
+        return vsa(AGENT, torch.from_numpy(image), _begin(*_frames(len(image)))).numpy()

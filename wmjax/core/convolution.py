@@ -106,9 +106,9 @@ def _by_tiles(x: jax.Array, kernel: jax.Array, *, lo: int) -> jax.Array:
     from_rows, from_taps, to_rows = _toom_cook(TILE, taps)
     padded = jnp.pad(x, [(0, 0), (lo, taps - 1 - lo), (0, 0), (0, 0)])
     rows = [padded[:, i : i + height - TILE + 1 : TILE] for i in range(TILE + taps - 1)]
-    kernels = jnp.einsum("pu,uvio->pvio", from_taps.astype(np.float32), kernel)
     products = [
-        _direct(_combine(weights, rows), kernels[point][None], lo=lo) for point, weights in enumerate(from_rows)
+        _direct(_combine(for_rows, rows), _combine(for_taps, list(kernel))[None], lo=lo)
+        for for_rows, for_taps in zip(from_rows, from_taps, strict=True)
     ]
     tiles = jnp.stack([_combine(weights, products) for weights in to_rows], axis=2)
     return tiles.reshape(batch, height, width, -1)
