@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from wmjax.core.errors import InputError
+from wmjax.core.files import write_atomically
 from wmjax.grid import store as storing
 from wmjax.grid.rows import SCHEMA
-from wmjax.grid.store import Store, read_manifest, write_atomically
+from wmjax.grid.store import Store, read_manifest
 
 MANIFEST = {"identity": {"study": {"budgets": [0.1]}, "victims": {"a": "0"}}, "notes": ["ä"]}
 
@@ -226,3 +227,12 @@ def test_a_full_disk(store, monkeypatch):
     store.close()
     with pytest.raises(InputError, match=r"manifest\.json: cannot be written \(No space left on device\)"):
         Store(store.folder, MANIFEST)
+
+
+def test_a_shard_whose_schema_text_is_damaged_is_made_again(store):
+    store.write_rows("new", ROWS)
+    path = store.folder / "rows" / "new.parquet"
+    data = path.read_bytes()
+    assert data.count(b"victim_sha256")
+    path.write_bytes(data.replace(b"victim_sha256", b"victim_sha25\xff"))
+    assert not store.finished("new", len(ROWS))

@@ -3,7 +3,6 @@
 import fcntl
 import io
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wmjax.core.errors import InputError
+from wmjax.core.files import write_atomically
 from wmjax.grid.rows import SCHEMA
 
 
@@ -68,7 +68,7 @@ class Store:
         """Return whether the chunk's shard is there, whole and of this schema; else it will be written again."""
         try:
             table = pq.read_table(self.folder / "rows" / f"{chunk}.parquet", page_checksum_verification=True)
-        except (OSError, pa.ArrowException):
+        except (OSError, ValueError, pa.ArrowException):  # ValueError: damaged text in the file's schema
             return False
         return table.schema.equals(SCHEMA) and table.num_rows == rows
 
@@ -111,21 +111,3 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     if not isinstance(manifest, dict):
         raise InputError(f"{path}: not a manifest of wmjax")
     return manifest
-
-
-def write_atomically(path: Path, data: bytes | memoryview | pa.Buffer) -> None:
-    """Write `path` so that, whatever happens, it holds either nothing new or all of `data`.
-
-    Raises InputError where the disk is full or the folder cannot be written. A path has one writer at a time.
-    """
-    # The same name in every run: what a killed one left is written over.
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from None

@@ -3,8 +3,6 @@
 import functools
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -21,6 +19,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 import wmjax
 from wmjax.core.errors import InputError
+from wmjax.core.files import write_atomically
 from wmjax.victims.base import Params
 from wmjax.victims.dreamer import AGENTS, Dreamer
 
@@ -52,20 +51,7 @@ def write(path: Path, card: Card, flat: Mapping[str, np.ndarray]) -> None:
     """
     # One metadata entry: the library does not keep the order of several.
     data = safetensors.numpy.save(dict(flat), metadata={"wmjax": _text(card)})
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".wmjax-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from None
+    write_atomically(path, data)
 
 
 def read(path: Path) -> tuple[Card, Params]:

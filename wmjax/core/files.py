@@ -1,0 +1,28 @@
+"""Files that appear whole or not at all."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from wmjax.core.errors import InputError
+
+
+def write_atomically(path: Path, data: Any) -> None:
+    """Write `path` so that, whatever happens, it holds either nothing new or all of `data`, bytes or a buffer.
+
+    Raises InputError where the disk is full or the folder cannot be written. A path has one writer at a time.
+    """
+    # The same name in every run: what a killed one left is written over.
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from None
