@@ -1,0 +1,100 @@
+"""Environments on the device: batches of dm_control episodes on MJX, seen through the renderer in JAX."""
+
+from functools import partial
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from wmjax.core.errors import InputError
+from wmjax.envs import dmc
+from wmjax.envs.base import EnvSpec
+from wmjax.render.frame import frame
+from wmjax.render.scene import Scene, poses, scene
+
+
+@struct.dataclass
+class DeviceState:
+    """Where B episodes stand, and all that is needed to go on from here."""
+
+    worlds: dmc.EnvState  #: [B, ...]
+    image: jax.Array  #: [B, H, W, 3] uint8
+
+    @property
+    def reward(self) -> np.ndarray:
+        """[B], float64: of the last agent step, summed over the action repeat; 0 after a reset and once diverged."""
+        return np.asarray(self.worlds.reward, np.float64)
+
+    @property
+    def nan(self) -> np.ndarray:
+        """[B], bool: the physics diverged, or an action was not finite; the episode is frozen."""
+        return np.asarray(self.worlds.nan)
+
+
+class DeviceEnv:
+    """B episodes of one task as two compiled programs; sibling tasks share them.
+
+    States are values: any of them can be stepped again. Frames match MuJoCo's up to about one grey level; resets are
+    drawn from dm_control's distributions, but by JAX: a seed gives another episode than on the host.
+    """
+
+    def __init__(self, spec: EnvSpec, batch: int) -> None:
+        """Load the task's model."""
+        if type(batch) is not int or batch < 1:
+            raise InputError(f"batch must be a whole number from 1, not {batch!r}")
+        self.spec, self.batch = spec, batch
+        self._world, self._params = dmc.load(spec.task)
+        self._scene = scene(self._world.physics.model, spec)
+
+    def reset(self, seeds: Any) -> DeviceState:
+        """Start an episode a seed: `seeds` [B], integers in [0, 2**32)."""
+        seeds = np.asarray(seeds)
+        if seeds.shape != (self.batch,) or seeds.dtype.kind not in "iu" or seeds.min() < 0 or seeds.max() >= 2**32:
+            raise InputError(f"seeds must be {self.batch} integers in [0, 2**32), not {seeds!r:.80}")
+        return _reset(self._world, self._params, self._scene, jax.vmap(jax.random.key)(seeds.astype(np.uint32)))
+
+    def state_at(self, qpos: Any, qvel: Any, **geometry: Any) -> DeviceState:
+        """Start episodes in given physics states, qpos [B, nq] and qvel [B, nv]; see `DmcEnv.state_at`."""
+        given = {"qpos": qpos, "qvel": qvel} | {name: value for name, value in geometry.items() if value is not None}
+        return _place(self._world, self._params, self._scene, jax.tree.map(lambda x: jnp.asarray(x, float), given))
+
+    def step(self, state: DeviceState, action: Any) -> DeviceState:
+        """Apply `action` [B, A], in [-1, 1], for the task's action repeat."""
+        if np.shape(action) != (self.batch, self.spec.action_size):
+            raise InputError(f"action must have shape {(self.batch, self.spec.action_size)}, not {np.shape(action)}")
+        return _step(self._world, self._scene, state, jnp.asarray(action, float))
+
+    def image(self, state: DeviceState) -> np.ndarray:
+        """Return the frames [B, H, W, 3], uint8."""
+        return np.asarray(state.image)
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _seen(scene: Scene, worlds: dmc.EnvState) -> DeviceState:
+    draw = lambda world: frame(scene, poses(world.data, world.geometry))  # noqa: E731
+    return DeviceState(worlds, jax.vmap(draw)(worlds))
+
+
+@partial(jax.jit, static_argnums=0)
+def _reset(world: dmc.DmcEnv, params: dmc.Params, scene: Scene, keys: jax.Array) -> DeviceState:
+    return _seen(scene, jax.vmap(partial(world.reset, params))(keys))
+
+
+@partial(jax.jit, static_argnums=0)
+def _place(world: dmc.DmcEnv, params: dmc.Params, scene: Scene, given: dict[str, jax.Array]) -> DeviceState:
+    return _seen(scene, jax.vmap(lambda one: world.state_at(params, **one))(given))
+
+
+@partial(jax.jit, static_argnums=0)
+def _step(world: dmc.DmcEnv, scene: Scene, state: DeviceState, action: jax.Array) -> DeviceState:
+    return _seen(scene, jax.vmap(world.step)(state.worlds, action))
