@@ -105,8 +105,10 @@ def test_the_columns_that_name_a_row_are_an_episode():
 
 def test_ids_stay_what_they_are():
     """An id names a shard: if it changed, no unfinished study of an earlier version could be resumed."""
-    chunk = Chunk((Episode("a", "dmc_walker_walk", "vsa", "pgd", 10, "fresh", "full", 8 / 255, 20),), 4, 500, "0" * 64)
-    assert chunk.id == "0a59ef2fd511b442"
+    chunk = Chunk(
+        (Episode("a", "dmc_walker_walk", "vsa", "pgd", 10, "fresh", "full", 8 / 255, 20),), 4, 500, "host", "0" * 64
+    )
+    assert chunk.id == "cc874a2a36a9a4e5"
 
 
 def test_other_work_has_another_id():
@@ -114,6 +116,7 @@ def test_other_work_has_another_id():
     others = [
         replace(chunk, batch=2),
         replace(chunk, episode_steps=499),
+        replace(chunk, backend="device"),
         replace(chunk, victim_sha256="1" * 64),
         *(
             replace(chunk, episodes=(replace(chunk.episodes[0], **{name: value}),))

@@ -418,3 +418,32 @@ def test_results_of_other_versions_do_not_mix(study, undisturbed, tmp_path):
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(InputError, match=r"mujoco"):
         run(study, tmp_path, batch=2)
+
+
+def test_a_study_on_the_device_gives_the_same_table(study, undisturbed, tmp_path, caplog):
+    there = replace(study, backend="device", objectives=("vsa",))
+    first = run(there, tmp_path / "out", batch=2)
+    assert first.failed == {}
+    ours = rows(first.folder)
+    theirs = [row for row in rows(undisturbed.folder) if row["objective"] != "random"]
+    for one, other in zip(ours, theirs, strict=True):
+        assert list(one) == list(other)
+        assert (one["backend"], other["backend"]) == ("device", "host")
+        for name in (*CELL, "agent", "max_return", "length", "attacked", "nan", "victim_sha256"):
+            assert one[name] == other[name], name
+        assert {name for name in MEANS if np.isnan(one[name])} == {name for name in MEANS if np.isnan(other[name])}
+        # Other starts from the same distribution: the pole is almost upright, and all that happens in 8 steps alike.
+        assert one["return"] == pytest.approx(other["return"], rel=0.1)
+        if one["objective"] == "vsa":
+            assert one["value_clean"] == pytest.approx(other["value_clean"], rel=0.1)
+    lost = next((first.folder / "rows").iterdir())
+    lost.unlink()
+    with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
+        run(there, first.folder, batch=2)
+        run(
+            replace(there, seeds=(5,), budgets=(0.1,), objectives=("lda",), modes=("sparse(3)",)),
+            tmp_path / "b",
+            batch=2,
+        )
+        assert [entry for entry in caplog.records if entry.getMessage().startswith("Compiling")] == []
+    assert_same_rows(rows(first.folder), ours)

@@ -48,19 +48,19 @@ def test_every_field(file):
     path = file(
         name='"a-b_1"', objectives='["random", "dca"]', budgets='[0, 0.5, 1, "8/255"]', seeds='"20..22"',
         optimizers='["pgd"]', modes='["first_half", "sparse(3)"]', tasks='["dmc_walker_run"]', noise='"mode"',
-        steps="3", episode_steps="7",
+        steps="3", episode_steps="7", backend='"device"',
     )  # fmt: skip
     assert read_study(path) == Study(
         victims=(AGENT,), objectives=("random", "dca"), budgets=(0.0, 0.5, 1.0, 8 / 255), seeds=(20, 21, 22),
         optimizers=("pgd",), modes=("first_half", "sparse(3)"), tasks=("dmc_walker_run",), noise="mode", steps=3,
-        episode_steps=7, name="a-b_1",
+        episode_steps=7, backend="device", name="a-b_1",
     )  # fmt: skip
 
 
 def test_defaults_are_the_benchmark_s(file):
     study = read_study(file())
     assert (study.optimizers, study.modes, study.tasks, study.steps) == (("fgsm", "pgd"), ("full",), (), 10)
-    assert (study.noise, study.episode_steps, study.name) == ("fresh", 500, "study")
+    assert (study.noise, study.episode_steps, study.backend, study.name) == ("fresh", 500, "host", "study")
 
 
 def test_the_quickstart_attacks_every_objective_of_a_shipped_agent():
@@ -117,6 +117,7 @@ WRONG = [
     ("modes", '["sparse(0)"]', r"'sparse\(0\)'; known"),
     ("tasks", '["dmc_walker_fly"]', "'dmc_walker_fly'; known: dmc_ball_in_cup_catch"),
     ("noise", '"loud"', "'loud'; known: fresh, mode, shared"),
+    ("backend", '"cloud"', "unknown backend 'cloud'; known: device, host"),
     ("noise", "[]", r"\[\] is not a text"),
     ("steps", "0", "0; pgd needs at least 1"),
     ("steps", "10001", "10001; allowed: 1 to 10000"),
@@ -127,7 +128,7 @@ WRONG = [
     ("name", '"../up"', "'../up'; allowed: letters, digits, - and _"),
     ("name", '""', "''; allowed: letters, digits, - and _"),
     ("name", f'"{"x" * 5000}"', "'xxx.*; allowed: .* at most 64"),
-    ("budget", "[0.1]", "unknown field 'budget'; known: budgets, "),
+    ("budget", "[0.1]", "unknown field 'budget'; known: backend, budgets, "),
 ]  # fmt: skip
 
 

@@ -14,6 +14,23 @@ from wmjax.envs.base import EnvSpec
 from wmjax.render.frame import frame
 from wmjax.render.scene import Scene, poses, scene
 
+__all__ = ["DeviceEnv", "DeviceState", "begin", "go_on", "look"]
+
+
+def begin(world: dmc.DmcEnv, params: dmc.Params, keys: jax.Array) -> dmc.EnvState:
+    """Start B episodes, one a key [B]; the keys are consumed."""
+    return jax.vmap(partial(world.reset, params))(keys)
+
+
+def look(scene: Scene, worlds: dmc.EnvState) -> jax.Array:
+    """Return what the cameras of B worlds see, uint8 [B, H, W, 3]."""
+    return jax.vmap(lambda world: frame(scene, poses(world.data, world.geometry)))(worlds)
+
+
+def go_on(world: dmc.DmcEnv, worlds: dmc.EnvState, action: jax.Array) -> dmc.EnvState:
+    """Apply `action` [B, A], in [-1, 1], to B worlds for the action repeat."""
+    return jax.vmap(world.step)(worlds, action)
+
 
 @struct.dataclass
 class DeviceState:
@@ -38,33 +55,39 @@ class DeviceEnv:
 
     States are values: any of them can be stepped again. Frames match MuJoCo's up to about one grey level; resets are
     drawn from dm_control's distributions, but by JAX: a seed gives another episode than on the host.
+
+    `world` (static), `params` and `scene` are what the pure functions of this module take.
     """
 
     def __init__(self, spec: EnvSpec, batch: int) -> None:
         """Load the task's model."""
         if type(batch) is not int or batch < 1:
-            raise InputError(f"batch must be a whole number from 1, not {batch!r}")
+            raise InputError(f"batch must be a whole number from 1, not {batch!r:.80}")
         self.spec, self.batch = spec, batch
-        self._world, self._params = dmc.load(spec.task)
-        self._scene = scene(self._world.physics.model, spec)
+        self.world, self.params = dmc.load(spec.task)
+        self.scene = scene(self.world.physics.model, size=spec.image_size, camera=spec.camera)
 
     def reset(self, seeds: Any) -> DeviceState:
         """Start an episode a seed: `seeds` [B], integers in [0, 2**32)."""
+        return _reset(self.world, self.params, self.scene, self.keys(seeds))
+
+    def keys(self, seeds: Any) -> jax.Array:
+        """Return the keys [B] from which `begin` starts the episodes of `seeds` [B], integers in [0, 2**32)."""
         seeds = np.asarray(seeds)
         if seeds.shape != (self.batch,) or seeds.dtype.kind not in "iu" or seeds.min() < 0 or seeds.max() >= 2**32:
             raise InputError(f"seeds must be {self.batch} integers in [0, 2**32), not {seeds!r:.80}")
-        return _reset(self._world, self._params, self._scene, jax.vmap(jax.random.key)(seeds.astype(np.uint32)))
+        return jax.vmap(jax.random.key)(seeds.astype(np.uint32))
 
     def state_at(self, qpos: Any, qvel: Any, **geometry: Any) -> DeviceState:
         """Start episodes in given physics states, qpos [B, nq] and qvel [B, nv]; see `DmcEnv.state_at`."""
         given = {"qpos": qpos, "qvel": qvel} | {name: value for name, value in geometry.items() if value is not None}
-        return _place(self._world, self._params, self._scene, jax.tree.map(lambda x: jnp.asarray(x, float), given))
+        return _place(self.world, self.params, self.scene, jax.tree.map(lambda x: jnp.asarray(x, float), given))
 
     def step(self, state: DeviceState, action: Any) -> DeviceState:
         """Apply `action` [B, A], in [-1, 1], for the task's action repeat."""
         if np.shape(action) != (self.batch, self.spec.action_size):
             raise InputError(f"action must have shape {(self.batch, self.spec.action_size)}, not {np.shape(action)}")
-        return _step(self._world, self._scene, state, jnp.asarray(action, float))
+        return _step(self.world, self.scene, state, jnp.asarray(action, float))
 
     def image(self, state: DeviceState) -> np.ndarray:
         """Return the frames [B, H, W, 3], uint8."""
@@ -80,21 +103,19 @@ class DeviceEnv:
         self.close()
 
 
-def _seen(scene: Scene, worlds: dmc.EnvState) -> DeviceState:
-    draw = lambda world: frame(scene, poses(world.data, world.geometry))  # noqa: E731
-    return DeviceState(worlds, jax.vmap(draw)(worlds))
-
-
 @partial(jax.jit, static_argnums=0)
 def _reset(world: dmc.DmcEnv, params: dmc.Params, scene: Scene, keys: jax.Array) -> DeviceState:
-    return _seen(scene, jax.vmap(partial(world.reset, params))(keys))
+    worlds = begin(world, params, keys)
+    return DeviceState(worlds, look(scene, worlds))
 
 
 @partial(jax.jit, static_argnums=0)
 def _place(world: dmc.DmcEnv, params: dmc.Params, scene: Scene, given: dict[str, jax.Array]) -> DeviceState:
-    return _seen(scene, jax.vmap(lambda one: world.state_at(params, **one))(given))
+    worlds = jax.vmap(lambda one: world.state_at(params, **one))(given)
+    return DeviceState(worlds, look(scene, worlds))
 
 
 @partial(jax.jit, static_argnums=0)
 def _step(world: dmc.DmcEnv, scene: Scene, state: DeviceState, action: jax.Array) -> DeviceState:
-    return _seen(scene, jax.vmap(world.step)(state.worlds, action))
+    worlds = go_on(world, state.worlds, action)
+    return DeviceState(worlds, look(scene, worlds))

@@ -1,4 +1,4 @@
-"""One device and its environment processes: plays a chunk of episodes and gives back rows and recorded frames."""
+"""One device and its environments: plays a chunk of episodes and gives back rows and recorded frames."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ import numpy as np
 import wmjax
 from wmjax import rollout
 from wmjax.attacks import NO_STEPS, Attack, mask, optimizer, threat
-from wmjax.envs import HostEnv
+from wmjax.envs import make
 from wmjax.envs import spec as env_spec
 from wmjax.grid.plan import Chunk, Episode
 from wmjax.grid.rows import SCHEMA_VERSION
@@ -39,7 +39,7 @@ class Lane:
         """Use `device`, `workers` processes for the environments, and the weight files `victims` by name."""
         self._device, self._workers, self._victims = device, workers, victims
         self._agents: dict[str, tuple[Dreamer, Params]] = {}
-        self._env: HostEnv | None = None
+        self._env: Any = None
 
     def play(self, chunk: Chunk, record: Callable[[Episode], bool], on_step: Callable[[int], None]) -> Played:
         """Play the chunk's episodes; `record` says which to keep frame by frame, `on_step` may raise to stop."""
@@ -53,10 +53,11 @@ class Lane:
         )
         kept = [i for i, episode in enumerate(chunk.episodes) if record(episode)]
         start = time.perf_counter()
-        result = rollout.host(
+        drive = {"host": rollout.host, "device": rollout.device}[chunk.backend]
+        result = drive(
             victim,
             params,
-            self._environment(first.task, chunk.batch),
+            self._environment(first.task, chunk),
             attack,
             threat(names, [episode.eps for episode in padded]),
             masked,
@@ -72,7 +73,7 @@ class Lane:
         return Played(rows, traces)
 
     def close(self) -> None:
-        """End the environment processes."""
+        """End the environments."""
         if self._env is not None:
             self._env.close()
             self._env = None
@@ -83,10 +84,10 @@ class Lane:
             self._agents[name] = victim, jax.device_put(params, self._device)
         return self._agents[name]
 
-    def _environment(self, task: str, batch: int) -> HostEnv:
-        if self._env is None or (self._env.spec.task, self._env.batch) != (task, batch):
+    def _environment(self, task: str, chunk: Chunk) -> Any:
+        if self._env is None or (self._env.spec.task, self._env.batch) != (task, chunk.batch):
             self.close()
-            self._env = HostEnv(env_spec(task), batch, self._workers)
+            self._env = make(task, chunk.backend, chunk.batch, self._workers)
         return self._env
 
     def _row(
@@ -108,6 +109,7 @@ class Lane:
             "schema": SCHEMA_VERSION,
             "wmjax": wmjax.__version__,
             "device": self._device.device_kind,
+            "backend": chunk.backend,
             "victim_sha256": chunk.victim_sha256,
             "wall_s": wall,
         }

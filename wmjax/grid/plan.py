@@ -43,6 +43,7 @@ class Chunk:
     episodes: tuple[Episode, ...]
     batch: int
     episode_steps: int
+    backend: str
     victim_sha256: str
 
     @property
@@ -93,7 +94,7 @@ def plan(study: Study, cards: Mapping[str, Card], hashes: Mapping[str, str], bat
         members = list(group)
         for i in range(0, len(members), batch):
             part = tuple(members[i : i + batch])
-            chunks.append(Chunk(part, batch, study.episode_steps, hashes[part[0].victim]))
+            chunks.append(Chunk(part, batch, study.episode_steps, study.backend, hashes[part[0].victim]))
     return sorted(chunks, key=lambda chunk: -chunk.episodes[0].steps)
 
 

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _COLUMNS: list[tuple[str, pa.DataType, str]] = [
     # the cell
@@ -41,6 +41,7 @@ _COLUMNS: list[tuple[str, pa.DataType, str]] = [
     ("schema", pa.int32(), "version of this table"),
     ("wmjax", pa.string(), "version of wmjax"),
     ("device", pa.string(), "device kind the episode ran on"),
+    ("backend", pa.string(), "physics and pixels: host (MuJoCo in C and OpenGL) or device (MJX and a renderer in JAX)"),
     ("victim_sha256", pa.string(), "hash of the agent's file"),
     (
         "wall_s",

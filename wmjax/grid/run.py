@@ -24,7 +24,7 @@ from wmjax.victims import zoo
 from wmjax.victims.weights import file_sha256
 
 _TRIES = 2
-_PACKAGES = ("wmjax", "jax", "jaxlib", "flax", "numpy", "mujoco", "dm_control")
+_PACKAGES = ("wmjax", "jax", "jaxlib", "flax", "numpy", "mujoco", "mujoco-mjx", "dm_control")
 
 
 @dataclass(frozen=True)

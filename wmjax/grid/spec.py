@@ -15,6 +15,7 @@ from wmjax.attacks.objectives import OBJECTIVES
 from wmjax.attacks.optimizers import OPTIMIZERS, optimizer
 from wmjax.attacks.timing import mask
 from wmjax.core.errors import InputError, unknown_name
+from wmjax.envs import BACKENDS
 from wmjax.envs import spec as env_spec
 
 _STUDIES = Path(__file__).parent / "studies"
@@ -37,6 +38,7 @@ class Study:
     noise: str = "fresh"  #: what the attacker knows of the agent's latent sampling: fresh, shared, mode
     steps: int = 10  #: gradient steps of pgd
     episode_steps: int = 500  #: agent steps an episode; 500 is a whole one
+    backend: str = "host"  #: host: C MuJoCo and its own pixels; device: physics and pixels in JAX, with agent and attack
     name: str = "study"
 
     def __post_init__(self) -> None:
@@ -70,6 +72,8 @@ class Study:
             env_spec(task)
         if self.noise not in NOISES:
             raise unknown_name("noise", self.noise, NOISES)
+        if self.backend not in BACKENDS:
+            raise unknown_name("backend", self.backend, BACKENDS)
         if not 1 <= self.steps <= 10_000:
             raise InputError(f"steps is {self.steps}; allowed: 1 to 10000")
         if not 1 <= self.episode_steps <= 500:

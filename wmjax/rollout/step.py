@@ -1,13 +1,12 @@
-"""The closed loop: one agent step under attack, and the driver that steps environments on the host around it.
+"""One agent step under attack.
 
-An agent step is made of a few compiled parts. Those that decide the trajectory (`sense`, `predict`, `embed`, `respond`)
-are the same executables in every cell of one batch size, attacked or not: a zero budget gives the clean trajectory bit
-for bit.
+It is made of a few compiled parts. Those that decide the trajectory (`sense`, `predict`, `embed`, `respond`) do the
+same work in every cell, attacked or not: a zero budget gives the clean trajectory bit for bit.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +16,6 @@ from flax import struct
 from wmjax.attacks.attack import Attack, Draw, Frame, Perturbed, Threat, attacker_noise, draw, perturb
 from wmjax.attacks.objectives import drift, losses
 from wmjax.core.distributions import OneHot
-from wmjax.core.errors import InputError
-from wmjax.envs.host import HostEnv
 from wmjax.victims.base import Belief, Embedding, Internals, Params, Prediction, Victim
 
 MEANS = (
@@ -58,13 +55,18 @@ class Step:
     state: AgentState
     seen: jax.Array  #: [B, H, W, C] the image that the agent saw, in [0, 1]
     nan: jax.Array  #: [B] the policy was not finite, and the zero action taken instead
-    diagnostics: dict[str, jax.Array] | None  #: [B] each, see MEANS; None where the frame was not attacked
+    diagnostics: dict[str, jax.Array]  #: [B] each, see MEANS; zero where the frame was not attacked
 
 
 def initial_state(victim: Victim, batch: int) -> AgentState:
     """Return the state before an episode's first image."""
     belief = victim.initial(batch)
     return AgentState(belief, jnp.zeros((batch, victim.action_size)), belief)
+
+
+def no_diagnostics(batch: int) -> dict[str, jax.Array]:
+    """Return the diagnostics [B] of frames that were not attacked."""
+    return dict.fromkeys((*MEANS, "max_delta"), jnp.zeros(batch))
 
 
 def agent_step(
@@ -78,28 +80,43 @@ def agent_step(
     threat: Threat,
     t: jax.Array,
     *,
-    attacked: bool,
+    attacked: bool | jax.Array,
 ) -> Step:
     """Perturb the frame if `attacked`, show it to the agent, and let it act with the mode of its policy.
 
     `image` is uint8 [B, H, W, C]. `keys` [B] drive the agent's latent sampling and `attack_keys` [B] the attacker; both
-    are an episode's, and folded with the time `t`.
+    are an episode's, and folded with the time `t`. `attacked` is one value for all of the batch: where it is traced, it
+    chooses a branch of the program, and a frame that is left alone costs no attack.
     """
     noise, image = _sense(victim, image, keys, t)
     prediction = _predict(victim, params, state.belief, state.action)
     unattacked = _predict(victim, params, state.twin, state.action)
     frame = Frame(image, _embed(victim, params, image), prediction, noise)
-    belief, action, clean, nan = _respond(victim, params, prediction, frame.embedding, noise)
     twin, *_ = _respond(victim, params, unattacked, frame.embedding, noise)
-    if not attacked:
-        return Step(AgentState(belief, action, twin), image, nan, None)
     drawn = _draw(victim, attack_keys, t)
-    perturbed = _perturb(attack, victim, params, frame, drawn, threat)
+    none = jnp.zeros_like(threat.eps)
+    perturbed = _either(
+        attacked,
+        lambda: _perturb(attack, victim, params, frame, drawn, threat),
+        lambda: Perturbed(image, none, none),
+    )
     embedding = _embed(victim, params, perturbed.image)
     belief, action, adv, nan = _respond(victim, params, prediction, embedding, noise)
-    diagnostics = _judge(attack, victim, params, frame, drawn, threat, perturbed, embedding, clean, adv)
-    diagnostics["drift_h"] = _distance(prediction.deter, unattacked.deter)
+    _, _, clean, _ = _respond(victim, params, prediction, frame.embedding, noise)
+
+    def judged() -> dict[str, jax.Array]:
+        found = _judge(attack, victim, params, frame, drawn, threat, perturbed, embedding, clean, adv)
+        return found | {"drift_h": _distance(prediction.deter, unattacked.deter)}
+
+    diagnostics = _either(attacked, judged, lambda: no_diagnostics(len(none)))
     return Step(AgentState(belief, action, twin), perturbed.image, nan, diagnostics)
+
+
+def _either(condition: bool | jax.Array, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+    """Take one of two branches: now where the condition is known, else when the program runs."""
+    if isinstance(condition, bool):
+        return then() if condition else otherwise()
+    return jax.lax.cond(condition, then, otherwise)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -180,102 +197,3 @@ def _judge(
         "saturated": jnp.mean((inside & edge).astype(jnp.float32), axis=(1, 2, 3)),
         "max_delta": jnp.max(jnp.abs(perturbed.image - image), axis=(1, 2, 3)),
     }
-
-
-@dataclass
-class Trace:
-    """One episode frame by frame, for videos and inspection."""
-
-    frames: np.ndarray  #: uint8 [T, H, W, C], what the camera saw
-    seen: np.ndarray  #: uint8 [T, H, W, C], what the agent saw, rounded
-    reward: np.ndarray  #: float64 [T]
-    action: np.ndarray  #: float32 [T, A]
-
-
-@dataclass
-class Rollout:
-    """The outcome of a batch of episodes."""
-
-    returns: np.ndarray  #: float64 [B], NaN where `nan`
-    nan: np.ndarray  #: bool [B], a non-finite action or physics state appeared
-    diagnostics: dict[str, np.ndarray]  #: float32 [B] each: means over attacked frames, NaN without any
-    traces: dict[int, Trace] = field(default_factory=dict)  #: by position in the batch
-
-
-def host(
-    victim: Victim,
-    params: Params,
-    env: HostEnv,
-    attack: Attack,
-    threat: Threat,
-    mask: np.ndarray,
-    *,
-    seeds: Sequence[int],
-    keys: jax.Array,
-    attack_keys: jax.Array,
-    record: Sequence[int] = (),
-    on_step: Callable[[int], None] = lambda t: None,
-) -> Rollout:
-    """Run one episode a seed in `env`, on the device that holds `params`, attacking where `mask` [T] is set.
-
-    `keys` and `attack_keys` [B] are consumed. Episodes at the positions `record` come back frame by frame. `on_step` is
-    called before every agent step, and may raise to stop. Raises InputError for arguments that do not fit together.
-    """
-    batch = len(seeds)
-    _check(threat, mask, batch, keys, attack_keys, record)
-    params = jax.tree.map(jnp.asarray, params)
-    (device,) = jax.tree.leaves(params)[0].devices()
-    place = partial(jax.device_put, device=device)
-    state, keys, attack_keys, threat = place((initial_state(victim, batch), keys, attack_keys, threat))
-    totals: dict[str, jax.Array] = {}
-    kept, frames = list(record), []
-    returns, nan = np.zeros(batch), np.zeros(batch, bool)
-
-    env_state = env.reset(seeds)
-    for t, attacked in enumerate(mask):
-        on_step(t)
-        frame = env.image(env_state)
-        image, now = place((frame, np.int32(t)))
-        step = agent_step(victim, attack, params, state, image, keys, attack_keys, threat, now, attacked=bool(attacked))
-        state = step.state
-        action = np.asarray(state.action)
-        env_state = env.step(env_state, action)
-        returns += env_state.reward
-        nan |= np.asarray(step.nan) | env_state.nan
-        if step.diagnostics is not None:
-            totals = _accumulate(totals, step.diagnostics) if totals else step.diagnostics
-        if kept:
-            seen = np.asarray(jnp.round(step.seen * 255).astype(jnp.uint8))
-            frames.append([part[kept] for part in (frame, seen, env_state.reward, action)])
-
-    attacks = int(np.sum(mask))
-    diagnostics = {name: np.full(batch, np.nan, np.float32) for name in (*MEANS, "max_delta")}
-    for name, total in totals.items():
-        diagnostics[name] = np.asarray(total if name == "max_delta" else total / attacks, np.float32)
-    return Rollout(
-        returns=np.where(nan, np.nan, returns),
-        nan=nan,
-        diagnostics=diagnostics,
-        traces={i: Trace(*(np.stack(parts)[:, n] for parts in zip(*frames, strict=True))) for n, i in enumerate(kept)},
-    )
-
-
-@jax.jit
-def _accumulate(totals: dict[str, jax.Array], new: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    return {
-        name: jnp.maximum(total, new[name]) if name == "max_delta" else total + new[name]
-        for name, total in totals.items()
-    }
-
-
-def _check(
-    threat: Threat, mask: np.ndarray, batch: int, keys: jax.Array, attack_keys: jax.Array, record: Sequence[int]
-) -> None:
-    shapes = {"keys": keys.shape, "attack_keys": attack_keys.shape, "threat.eps": threat.eps.shape}
-    for name, shape in shapes.items():
-        if shape != (batch,):
-            raise InputError(f"{name} has shape {shape}; expected ({batch},), one for each of the {batch} seeds")
-    if not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.ndim != 1:
-        raise InputError(f"mask is {mask!r:.80}; expected a bool array, one entry an agent step: wmjax.attacks.mask")
-    if any(i not in range(batch) for i in record):
-        raise InputError(f"record is {list(record)!r:.80}; positions in the batch are 0 to {batch - 1}")

@@ -1,0 +1,201 @@
+"""The two loops around an agent step: over environments on the host, and as one program on the device."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from wmjax.attacks.attack import Attack, Threat
+from wmjax.core.errors import InputError
+from wmjax.envs import dmc
+from wmjax.envs.device import DeviceEnv, begin, go_on, look
+from wmjax.envs.host import HostEnv
+from wmjax.render.scene import Scene
+from wmjax.rollout.outcome import Rollout, outcome, traces
+from wmjax.rollout.step import AgentState, agent_step, initial_state, no_diagnostics
+from wmjax.victims.base import Params, Victim
+
+_SEGMENT = 50
+"""Most agent steps in one call of a device's program; between calls a study tells its progress, and can be stopped."""
+
+
+def host(
+    victim: Victim,
+    params: Params,
+    env: HostEnv,
+    attack: Attack,
+    threat: Threat,
+    mask: np.ndarray,
+    *,
+    seeds: Sequence[int],
+    keys: jax.Array,
+    attack_keys: jax.Array,
+    record: Sequence[int] = (),
+    on_step: Callable[[int], None] = lambda t: None,
+) -> Rollout:
+    """Run one episode a seed in `env`, on the device that holds `params`, attacking where `mask` [T] is set.
+
+    `keys` and `attack_keys` [B] are consumed. Episodes at the positions `record` come back frame by frame. `on_step` is
+    called before every agent step, and may raise to stop. Raises InputError for arguments that do not fit together.
+    """
+    batch = len(seeds)
+    _check(threat, mask, batch, keys, attack_keys, record)
+    params, place = _placed(params)
+    state, totals = place((initial_state(victim, batch), no_diagnostics(batch)))
+    keys, attack_keys, threat = place((keys, attack_keys, threat))
+    kept, frames, rewards, nan = list(record), [], [], np.zeros(batch, bool)
+
+    env_state = env.reset(seeds)
+    for t, attacked in enumerate(mask):
+        on_step(t)
+        frame = env.image(env_state)
+        image, now = place((frame, np.int32(t)))
+        step = agent_step(victim, attack, params, state, image, keys, attack_keys, threat, now, attacked=bool(attacked))
+        state = step.state
+        action = np.asarray(state.action)
+        env_state = env.step(env_state, action)
+        rewards.append(env_state.reward)
+        nan |= np.asarray(step.nan) | env_state.nan
+        totals = _accumulate(totals, step.diagnostics)
+        if kept:
+            seen = np.asarray(_grey_levels(step.seen))
+            frames.append([part[kept] for part in (frame, seen, env_state.reward, action)])
+    parts = [np.stack(part) for part in zip(*frames, strict=True)]
+    return outcome(np.stack(rewards), nan, totals, int(np.sum(mask)), traces(parts, kept))
+
+
+@struct.dataclass
+class Loop:
+    """Where B episodes on a device stand."""
+
+    worlds: dmc.EnvState  #: [B, ...]
+    agent: AgentState
+    totals: dict[str, jax.Array]  #: [B] each, the diagnostics so far
+    t: jax.Array  #: [] int32, agent steps done
+
+
+@struct.dataclass
+class Past:
+    """What happened in T agent steps of B episodes."""
+
+    frame: jax.Array  #: [T, B, H, W, C] uint8, what the camera saw
+    seen: jax.Array  #: [T, B, H, W, C] uint8, what the agent saw, rounded
+    reward: jax.Array  #: [T, B]
+    action: jax.Array  #: [T, B, A]
+    nan: jax.Array  #: [T, B] bool, so far
+
+
+def start(victim: Victim, world: dmc.DmcEnv, task: dmc.Params, keys: jax.Array) -> Loop:
+    """Return where B episodes of the world's `task` start, one a key [B] of `DeviceEnv.keys`."""
+    batch = len(keys)
+    return Loop(begin(world, task, keys), initial_state(victim, batch), no_diagnostics(batch), jnp.int32(0))
+
+
+def scan(
+    victim: Victim,
+    attack: Attack,
+    world: dmc.DmcEnv,
+    params: Params,
+    scene: Scene,
+    loop: Loop,
+    threat: Threat,
+    mask: jax.Array,
+    keys: jax.Array,
+    attack_keys: jax.Array,
+) -> tuple[Loop, Past]:
+    """Run an agent step for each entry of `mask` [T], attacking where it is set: physics, pixels, attack and agent.
+
+    A pure function, to be jitted with the first three arguments static. `keys` and `attack_keys` [B] are an episode's,
+    the same in every call.
+    """
+
+    def one(loop: Loop, attacked: jax.Array) -> tuple[Loop, Past]:
+        image = look(scene, loop.worlds)
+        step = agent_step(
+            victim, attack, params, loop.agent, image, keys, attack_keys, threat, loop.t, attacked=attacked
+        )
+        worlds = go_on(world, loop.worlds, step.state.action)
+        past = Past(image, _grey_levels(step.seen), worlds.reward, step.state.action, worlds.nan | step.nan)
+        return Loop(worlds, step.state, _accumulate(loop.totals, step.diagnostics), loop.t + 1), past
+
+    return jax.lax.scan(one, loop, mask)
+
+
+_start = jax.jit(start, static_argnums=(0, 1))
+_scan = jax.jit(scan, static_argnums=(0, 1, 2))
+
+
+def device(
+    victim: Victim,
+    params: Params,
+    env: DeviceEnv,
+    attack: Attack,
+    threat: Threat,
+    mask: np.ndarray,
+    *,
+    seeds: Sequence[int],
+    keys: jax.Array,
+    attack_keys: jax.Array,
+    record: Sequence[int] = (),
+    on_step: Callable[[int], None] = lambda t: None,
+) -> Rollout:
+    """Run one episode a seed as `host` does, but wholly on the device that holds `params`.
+
+    One compiled program serves all seeds, budgets, objectives, masks, weights and sibling tasks. It is called for some
+    agent steps at a time; `on_step` is called before each call.
+    """
+    _check(threat, mask, len(seeds), keys, attack_keys, record)
+    params, place = _placed(params)
+    scene, task = place((env.scene, dict(env.params)))
+    world_keys, keys, attack_keys, threat = place((env.keys(seeds), keys, attack_keys, threat))
+    kept, frames, rewards, nan = list(record), [], [], np.zeros(len(seeds), bool)
+
+    loop = _start(victim, env.world, task, world_keys)
+    length = next(n for n in range(_SEGMENT, 0, -1) if len(mask) % n == 0)
+    for t in range(0, len(mask), length):
+        on_step(t)
+        now = place(mask[t : t + length])
+        loop, past = _scan(victim, attack, env.world, params, scene, loop, threat, now, keys, attack_keys)
+        rewards.append(np.asarray(past.reward))
+        nan |= np.asarray(past.nan[-1])
+        if kept:
+            frames.append([np.asarray(part)[:, kept] for part in (past.frame, past.seen, past.reward, past.action)])
+    parts = [np.concatenate(part) for part in zip(*frames, strict=True)]
+    return outcome(np.concatenate(rewards), nan, loop.totals, int(np.sum(mask)), traces(parts, kept))
+
+
+def _placed(params: Params) -> tuple[Params, Callable[[Any], Any]]:
+    """Return the weights as arrays, and what puts others on their device."""
+    params = jax.tree.map(jnp.asarray, params)
+    (device,) = jax.tree.leaves(params)[0].devices()
+    return params, partial(jax.device_put, device=device)
+
+
+@jax.jit
+def _grey_levels(image: jax.Array) -> jax.Array:
+    return jnp.round(image * 255).astype(jnp.uint8)
+
+
+@jax.jit
+def _accumulate(totals: dict[str, jax.Array], new: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    return {
+        name: jnp.maximum(total, new[name]) if name == "max_delta" else total + new[name]
+        for name, total in totals.items()
+    }
+
+
+def _check(
+    threat: Threat, mask: np.ndarray, batch: int, keys: jax.Array, attack_keys: jax.Array, record: Sequence[int]
+) -> None:
+    shapes = {"keys": keys.shape, "attack_keys": attack_keys.shape, "threat.eps": threat.eps.shape}
+    for name, shape in shapes.items():
+        if shape != (batch,):
+            raise InputError(f"{name} has shape {shape}; expected ({batch},), one for each of the {batch} seeds")
+    if not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.ndim != 1 or not mask.size:
+        raise InputError(f"mask is {mask!r:.80}; expected a bool array, one entry an agent step: wmjax.attacks.mask")
+    if any(i not in range(batch) for i in record):
+        raise InputError(f"record is {list(record)!r:.80}; positions in the batch are 0 to {batch - 1}")
