@@ -94,7 +94,7 @@ def test_frames_that_are_left_alone_cost_no_attack(agent, env):
     keys = jax.vmap(jax.random.key)(np.asarray(SEEDS, np.uint32))
 
     def program(mask):
-        loop = rollout.start(victim, env.world, env.params, env.keys(SEEDS))
+        loop = rollout.start(victim, env.reset(SEEDS).worlds)
         aim = attacks.threat(NAMES, [0.1] * BATCH)
         return rollout.scan(victim, PGD, env.world, params, env.scene, loop, aim, mask, keys, keys)
 

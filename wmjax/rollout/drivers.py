@@ -89,10 +89,10 @@ class Past:
     nan: jax.Array  #: [T, B] bool, so far
 
 
-def start(victim: Victim, world: dmc.DmcEnv, task: dmc.Params, keys: jax.Array) -> Loop:
-    """Return where B episodes of the world's `task` start, one a key [B] of `DeviceEnv.keys`."""
-    batch = len(keys)
-    return Loop(begin(world, task, keys), initial_state(victim, batch), no_diagnostics(batch), jnp.int32(0))
+def start(victim: Victim, worlds: dmc.EnvState) -> Loop:
+    """Return where B episodes stand that start in `worlds` [B]."""
+    batch = len(worlds.t)
+    return Loop(worlds, initial_state(victim, batch), no_diagnostics(batch), jnp.int32(0))
 
 
 def scan(
@@ -125,7 +125,11 @@ def scan(
     return jax.lax.scan(one, loop, mask)
 
 
-_start = jax.jit(start, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1))
+def _start(victim: Victim, world: dmc.DmcEnv, task: dmc.Params, keys: jax.Array) -> Loop:
+    return start(victim, begin(world, task, keys))
+
+
 _scan = jax.jit(scan, static_argnums=(0, 1, 2))
 
 
