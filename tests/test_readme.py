@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import wmjax
+from wmjax import attacks
 from wmjax.grid.spec import parse_study
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
@@ -22,7 +23,7 @@ def test_the_study_file_is_valid():
 
 
 def test_the_python_examples_run():
-    load, step, attack = blocks("python")
+    load, step, attack, device = blocks("python")
     rng = np.random.default_rng(0)
     names = {
         "action": np.zeros((2, 1), np.float32),
@@ -37,6 +38,11 @@ def test_the_python_examples_run():
     assert np.abs(names["attacked"] - names["image"]).max() <= 8 / 255
     assert names["played"].returns.shape == (2,)
     assert np.isfinite(names["played"].diagnostics["policy_kl"]).all()
+    # The program of test_device_rollout.py, which takes the better part of a minute to compile.
+    short = {"attack": attacks.Attack(attacks.optimizer("pgd", 2)), "mask": np.ones(8, bool)}
+    exec(device, names | short | {"played": None}, played := {})
+    assert played["played"].returns.shape == (2,)
+    assert np.isfinite(played["played"].diagnostics["policy_kl"]).all()
 
 
 def test_what_it_names_is_there():
@@ -45,5 +51,5 @@ def test_what_it_names_is_there():
         for part in name.split("."):
             found = getattr(found, part)
     root = Path(__file__).parents[1]
-    for path in re.findall(r"`((?:wmjax|benchmarks|docs)/[\w/.]+)`|\]\((docs/[^)]+)\)", README):
+    for path in re.findall(r"`((?:wmjax|benchmarks|docs|notebooks)/[\w/.]+)`|\]\((docs/[^)]+)\)", README):
         assert (root / "".join(path)).exists(), path

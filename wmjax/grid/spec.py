@@ -38,7 +38,7 @@ class Study:
     noise: str = "fresh"  #: what the attacker knows of the agent's latent sampling: fresh, shared, mode
     steps: int = 10  #: gradient steps of pgd
     episode_steps: int = 500  #: agent steps an episode; 500 is a whole one
-    backend: str = "host"  #: host: C MuJoCo and its own pixels; device: physics and pixels in JAX, with agent and attack
+    backend: str = "host"  #: host: MuJoCo in C and its own pixels; device: both in JAX, one program with the attack
     name: str = "study"
 
     def __post_init__(self) -> None:

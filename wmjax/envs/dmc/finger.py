@@ -40,6 +40,6 @@ def _reward(physics: Physics, geometry: Geometry, params: Params, data: mjx.Data
     return inside(jnp.linalg.norm(apart), 0, geometry.site_size[target, 0])
 
 
-# The finger ends 3 cm above the ground, and its tip stays 15 cm from its root. All moves in one plane, where the hinge is
-# a disc inside the body's two capsules: to touch it, the finger would have to be 4 cm deep in them.
+# The finger ends 3 cm above the ground, and its tip stays 11 cm from its root. All moves in one plane, where the hinge
+# is a disc inside the body's two capsules: to touch it, the finger would have to be 4 cm deep in them.
 ENV = DmcEnv("finger", 2, _start, _reward, untouched=("ground", "proximal_decoration", "spinner_decoration"))

@@ -1,0 +1,88 @@
+"""Notebooks run as they stand, in a small setting and a fresh kernel, and were committed with whole outputs."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+MOST_BYTES = 1_500_000
+
+
+def code(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def printed(notebook):
+    outputs = [output for cell in code(notebook) for output in cell.outputs]
+    return "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
+
+
+@pytest.fixture(scope="module", params=NOTEBOOKS, ids=lambda path: path.stem)
+def path(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def committed(path):
+    return nbformat.read(path, as_version=4)
+
+
+@pytest.fixture(scope="module")
+def executed(path):
+    """The notebook after a run; an error in a cell, such as a claim that does not hold, is raised."""
+    notebook = nbformat.read(path, as_version=4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WMJAX_NOTEBOOK_SMALL", "1")
+        patch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+        place = {"metadata": {"path": str(ROOT)}}
+        NotebookClient(notebook, timeout=500, coalesce_streams=True, resources=place).execute()
+    return notebook
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS
+
+
+def test_every_cell_that_showed_something_does_so_again(committed, executed):
+    kinds = [
+        [[(output.output_type, output.get("name")) for output in cell.outputs] for cell in code(notebook)]
+        for notebook in (committed, executed)
+    ]
+    assert kinds[0] == kinds[1]
+
+
+def test_the_gradients_hold_in_the_small_setting(path, executed):
+    if path.stem != "gradients_through_pixels":
+        pytest.skip("about another notebook")
+    text = printed(executed)
+    number = r"(-?\d+\.\d+)"
+    found = re.findall(rf"held-out states: clean {number}, random {number}, adversarial {number}", text)
+    assert len(found) == 2, "one line for the floor, and one for the light"
+    clean, random, adversarial = map(float, found[0])
+    assert clean - adversarial > 2 * abs(clean - random)
+    table = re.search(r"^thing .*\n((?:\w+ +.*\n)+)", text, re.MULTILINE)
+    rows = [[float(x) for x in line.split()[1:]] for line in table[1].splitlines()[:5]]
+    assert max(abs(x) for row in rows for x in row) > 0.1
+    for row in rows:
+        assert row[:3] == pytest.approx(row[3:], rel=0.1, abs=0.05)
+
+
+def test_committed_outputs_are_whole(path, committed):
+    assert path.stat().st_size < MOST_BYTES
+    outputs = [output for cell in code(committed) for output in cell.outputs]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
+    assert [cell.execution_count for cell in code(committed)] == list(range(1, len(code(committed)) + 1))
+    for cell in code(committed):
+        assert cell.outputs or not re.search(r"^(plt\.show|print)\(", cell.source, re.MULTILINE)
+
+
+def test_committed_text_names_no_place_on_a_machine(committed):
+    texts = [cell.source for cell in committed.cells] + [printed(committed)]
+    texts += [str(output.get("data", {}).get("text/plain", "")) for cell in code(committed) for output in cell.outputs]
+    for text in texts:
+        assert not re.search(r"(?<![\w.])/(?:home|root|tmp|work|usr|opt|var|mnt|Users)/", text)
