@@ -30,7 +30,9 @@ env = suite.load("reacher", "easy")
 env.reset()
 env.step([0.0, 0.0])
 """
-_GL_PACKAGES = 'on Debian or Ubuntu: apt-get install libosmesa6 libegl1 libgl1; studies with backend = "device" need none'
+_GL_PACKAGES = (
+    'on Debian or Ubuntu: apt-get install libosmesa6 libegl1 libgl1; studies with backend = "device" need none'
+)
 _FRAME_MEAN = (61.5, 95.6, 131.3)
 _FRAME_STD = (35.2, 23.8, 22.7)
 _FRAME_TOLERANCE = 5.0

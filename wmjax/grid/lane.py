@@ -53,7 +53,7 @@ class Lane:
         )
         kept = [i for i, episode in enumerate(chunk.episodes) if record(episode)]
         start = time.perf_counter()
-        drive = {"host": rollout.host, "device": rollout.device}[chunk.backend]
+        drive: Callable[..., rollout.Rollout] = rollout.device if chunk.backend == "device" else rollout.host
         result = drive(
             victim,
             params,
