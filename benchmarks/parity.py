@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
+from benchmarks import control, pixels
 from wmjax import envs, runtime
 from wmjax.envs import dmc
 from wmjax.envs.dmc import physics
@@ -28,6 +29,7 @@ with mock.patch.dict(os.environ, MUJOCO_GL="disabled"):  # dm_control would look
 
 WORLDS = 16
 RESETS = 500
+STATES = 50
 MARKS = (2, 10, 50, 100)
 """Environment steps after which trajectories are compared; an agent step has two."""
 GEOMETRY = tuple(field.name for field in fields(dmc.Geometry))
@@ -174,11 +176,27 @@ def reward_columns(task: str) -> dict[str, float]:
     return {"reward_error": float(error.max()), "reward": float(exact.reward.mean())}
 
 
-COLUMNS: tuple[Callable[[str], dict[str, float]], ...] = (reset_columns, physics_columns, reward_columns)
+def pixel_columns(task: str) -> dict[str, float]:
+    """Compare frames in 50 states each of random and of good control: errors of 255, and what the control earns."""
+    row: dict[str, float] = {}
+    for kind in control.KINDS:
+        visits = control.visit(envs.spec(task), kind, STATES, seed=91)
+        figures = pixels.errors(*pixels.frames(envs.spec(task), visits)) | {"reward": visits.reward}
+        row |= {f"pixel_{name}_{kind}": value for name, value in figures.items()}
+    return row
+
+
+COLUMNS: tuple[Callable[[str], dict[str, float]], ...] = (
+    reset_columns,
+    physics_columns,
+    reward_columns,
+    pixel_columns,
+)
 SHOWN = (
     *("reset_p", "reset_tests", "reset_constants"),
     *(f"qpos_{mark}" for mark in MARKS),
     *("qpos_100_max", "c_qpos_100", "c_qpos_100_max", "qvel_100", "reward_error", "nan"),
+    *(f"pixel_{name}_{kind}" for kind in control.KINDS for name in ("mae", "p99")),
 )
 """What the table has room for; the JSON file has every figure."""
 

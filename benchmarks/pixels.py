@@ -1,10 +1,11 @@
-"""The JAX renderer against MuJoCo's own: differences of uint8 pixels over states of random control, cost and speed.
+"""The JAX renderer against MuJoCo's own: differences of uint8 pixels in states of random and good control, and speed.
 
 `python -m benchmarks.pixels [--tasks T ...] [--states N] [--seed S] [--out DIR] [--json FILE]`. With `--out`, pictures
 of the typical and the two worst states of each task are written: OpenGL | JAX | 4 times their difference.
 """
 
 import argparse
+import functools
 import json
 import os
 import time
@@ -21,39 +22,56 @@ import jax
 import numpy as np
 
 import wmjax
+from benchmarks.control import KINDS, Visits, visit
 from wmjax.envs import TASKS, EnvSpec
 from wmjax.render.frame import frame
-from wmjax.render.scene import Poses, poses, scene
+from wmjax.render.scene import Poses, scene
 
 with mock.patch.dict(os.environ, MUJOCO_GL="disabled"):  # dm_control would look for a display when imported
     from dm_control import suite
 
-GEOMETRY = ("geom_size", "geom_pos", "site_size", "site_pos")
-COLUMNS = ("task", "MAE", "p95", "p99", "max", "MFLOP", "compile s", "frames/CPU s", "GL frames/CPU s")
+
+@functools.cache
+def program(spec: EnvSpec) -> Any:
+    """Return the jitted function from poses [B, ...] to frames [B, H, W, 3] of a task."""
+    model = suite.load(spec.domain, spec.name).physics.model.ptr
+    drawn = scene(model, size=spec.image_size, camera=spec.camera)
+    return jax.jit(jax.vmap(lambda seen: frame(drawn, seen)))
 
 
-def states(spec: EnvSpec, count: int, seed: int) -> tuple[dict[str, np.ndarray], Poses]:
-    """Return `count` physics states, by the argument names of `state_at`, and the poses in them.
-
-    Each is reached by up to 100 steps of random actions, held for 1 to 10 steps, from a reset.
-    """
-    env = suite.load(spec.domain, spec.name, task_kwargs={"random": seed})
-    physics, random, records, seen = env.physics, np.random.default_rng(seed), [], []
-    for _ in range(count):
-        env.reset()
-        while random.uniform() > 0.1:
-            action = random.uniform(-1, 1, spec.action_size)
-            for _ in range(random.integers(1, 11)):
-                env.step(action)
-        state = {"qpos": physics.data.qpos, "qvel": physics.data.qvel}
-        state |= {name: getattr(physics.model, name) for name in GEOMETRY}
-        records.append({name: np.array(value) for name, value in state.items()})
-        seen.append(poses(physics.data, physics.model))
-    stacked = {name: np.stack([record[name] for record in records]) for name in records[0]}
-    return stacked, jax.tree.map(lambda *leaves: np.stack(leaves), *seen)
+def frames(spec: EnvSpec, visits: Visits, batch: int = 16) -> tuple[np.ndarray, np.ndarray]:
+    """Return the frames [N, H, W, 3], uint8, of N states: MuJoCo's and ours."""
+    count = len(visits.state["qpos"])
+    with wmjax.envs.make(spec.task, batch=count) as env:
+        truth = env.image(env.state_at(**visits.state))
+    rows = np.arange(-(-count // batch) * batch) % count
+    drawn = [program(spec)(_some(visits, rows[i : i + batch])) for i in range(0, count, batch)]
+    return truth, np.concatenate(drawn)[:count]
 
 
-def gl_rate(spec: EnvSpec, frames: int = 60) -> float:
+def errors(truth: np.ndarray, ours: np.ndarray) -> dict[str, float]:
+    """Return the mean absolute difference of two sets of frames, its percentiles and its maximum, of 255."""
+    error = np.abs(ours.astype(int) - truth)
+    figures = {f"p{p}": float(np.percentile(error, p)) for p in (95, 99)}
+    return {"mae": float(error.mean())} | figures | {"max": float(error.max())}
+
+
+def cost(spec: EnvSpec, visits: Visits, batch: int) -> dict[str, float]:
+    """Return what a frame costs, drawn in batches, and what MuJoCo's does."""
+    some = _some(visits, np.arange(batch) % len(visits.state["qpos"]))
+    start = time.perf_counter()
+    compiled = program(spec).lower(some).compile()
+    row = {"MFLOP": compiled.cost_analysis()["flops"] / batch / 1e6, "compile s": time.perf_counter() - start}
+    jax.block_until_ready(compiled(some))
+    start = time.process_time()
+    for _ in range(5):
+        jax.block_until_ready(compiled(some))
+    row["frames/CPU s"] = 5 * batch / (time.process_time() - start)
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        return row | {"GL frames/CPU s": process.submit(gl_rate, spec).result()}
+
+
+def gl_rate(spec: EnvSpec, count: int = 60) -> float:
     """Return MuJoCo's frames per CPU second. To be called in a process without another OpenGL context."""
     from wmjax.core.errors import InputError
     from wmjax.render.gl import Renderer, candidates
@@ -66,43 +84,22 @@ def gl_rate(spec: EnvSpec, frames: int = 60) -> float:
         except InputError:
             continue
     start = time.process_time()
-    for _ in range(frames):
+    for _ in range(count):
         renderer.render(physics.model.ptr, physics.data.ptr)
-    return frames / (time.process_time() - start)
+    return count / (time.process_time() - start)
 
 
-def measure(spec: EnvSpec, count: int, seed: int, batch: int, out: Path | None) -> dict[str, Any]:
-    """Return the figures of one task."""
-    at, seen = states(spec, count, seed)
-    with wmjax.envs.make(spec.task, batch=count) as env:
-        truth = env.image(env.state_at(**at)).astype(int)
-    drawn = scene(suite.load(spec.domain, spec.name).physics.model.ptr, spec)
-    draw = jax.jit(lambda seen: jax.lax.map(lambda one: frame(drawn, one), seen, batch_size=batch))
-    ours = np.asarray(draw(seen)).astype(int)
-    error = np.abs(ours - truth)
-    some = jax.tree.map(lambda leaf: leaf[np.arange(batch) % count], seen)
-    start = time.perf_counter()
-    compiled = jax.jit(jax.vmap(lambda one: frame(drawn, one))).lower(some).compile()
-    compile_time = time.perf_counter() - start
-    start = time.process_time()
-    for _ in range(5):
-        jax.block_until_ready(compiled(some))
-    rate = 5 * batch / (time.process_time() - start)
-    with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        gl = process.submit(gl_rate, spec).result()
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        order = np.argsort(error.mean((1, 2, 3)))
-        rows = [
-            np.concatenate([truth[i], ours[i], np.clip(128 + 4 * (ours[i] - truth[i]), 0, 255)], axis=1)
-            for i in (order[count // 2], order[-2], order[-1])
-        ]
-        picture = np.concatenate(rows).astype(np.uint8).repeat(4, 0).repeat(4, 1)
-        imageio.imwrite(out / f"{spec.task}.png", picture)
-    flops = compiled.cost_analysis()["flops"] / batch / 1e6
-    percentiles = (float(np.percentile(error, p)) for p in (95, 99, 100))
-    values = (spec.task, float(error.mean()), *percentiles, flops, compile_time, rate, gl)
-    return dict(zip(COLUMNS, values, strict=True))
+def picture(truth: np.ndarray, ours: np.ndarray) -> np.ndarray:
+    """Return the frames of the median and of the two worst of N states, side by side and magnified."""
+    difference = ours.astype(int) - truth
+    order = np.argsort(np.abs(difference).mean((1, 2, 3)))
+    columns = np.concatenate([truth, ours, np.clip(128 + 4 * difference, 0, 255)], axis=2)
+    chosen = columns[order[[len(order) // 2, -2, -1]]].astype(np.uint8)
+    return np.concatenate(chosen).repeat(4, 0).repeat(4, 1)
+
+
+def _some(visits: Visits, rows: np.ndarray) -> Poses:
+    return jax.tree.map(lambda leaf: leaf[rows], visits.poses)
 
 
 def main() -> None:
@@ -115,12 +112,23 @@ def main() -> None:
     parser.add_argument("--out", type=Path, metavar="DIR")
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
-    rows = []
-    print("".join(f"{name:>{24 if i == 0 else 16}}" for i, name in enumerate(COLUMNS)))
+    rows: list[dict[str, Any]] = []
     for task in args.tasks:
-        rows.append(measure(TASKS[task], args.states, args.seed, args.batch, args.out))
-        cells = (f"{value:>16.3f}" if isinstance(value, float) else f"{value:>24}" for value in rows[-1].values())
-        print("".join(cells), flush=True)
+        spec, row = TASKS[task], {"task": task}
+        for kind in KINDS:
+            visits = visit(spec, kind, args.states, args.seed)
+            row |= {} if "MFLOP" in row else cost(spec, visits, args.batch)
+            pair = frames(spec, visits, args.batch)
+            row |= {f"{name} {kind}": value for name, value in errors(*pair).items()}
+            row |= {f"reward {kind}": visits.reward}
+            if args.out:
+                args.out.mkdir(parents=True, exist_ok=True)
+                imageio.imwrite(args.out / f"{task}-{kind}.png", picture(*pair))
+        if not rows:
+            print("".join(f"{name:>{len(name) + 2 if i else 24}}" for i, name in enumerate(row)))
+        cells = [f"{value:>{len(name) + 2}.3g}" for name, value in list(row.items())[1:]]
+        print(f"{task:>24}" + "".join(cells), flush=True)
+        rows.append(row)
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1))
 

@@ -11,12 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+EXACT = lax.Precision.HIGHEST
+"""All products are of whole float32: by default accelerators shorten the factors to 10 bits or fewer."""
+
 TILE = 4
 """Rows of a tile of the fast convolution, m in F(m, r)."""
 
 POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
 """Where F(m, r) evaluates its polynomials, and at infinity: enough for tile + taps = 9."""
-
 
 SAME = 2.0**-16
 """Patches whose random projections differ by less are equal but for rounding, where values are of order 1."""
@@ -48,7 +50,7 @@ def _conv_bwd(residuals: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[ja
     dx = _correlate(dy, jnp.swapaxes(kernel[::-1, ::-1], 2, 3), hi)
     padded = jnp.pad(x, [(0, 0), (lo, hi), (lo, hi), (0, 0)])
     taps = [
-        jnp.einsum("bhwi,bhwo->io", padded[:, u : u + height, v : v + width], dy)
+        jnp.einsum("bhwi,bhwo->io", padded[:, u : u + height, v : v + width], dy, precision=EXACT)
         for u in range(kernel.shape[0])
         for v in range(kernel.shape[1])
     ]
@@ -79,7 +81,8 @@ def _direct(x: jax.Array, kernel: jax.Array, *, lo: int) -> jax.Array:
     # Any channels do where the kernel is zero, and copies cost less than XLA's padding.
     x = jnp.concatenate([x] * -(-wide_in // inputs), axis=3)[..., :wide_in]
     padding = [(lo, size - 1 - lo) if size > 1 else (0, 0) for size in kernel.shape[:2]]
-    y = lax.conv_general_dilated(x, kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    layout = ("NHWC", "HWIO", "NHWC")
+    y = lax.conv_general_dilated(x, kernel, (1, 1), padding, dimension_numbers=layout, precision=EXACT)
     return y[..., :outputs]
 
 
@@ -196,7 +199,7 @@ def _repeated_patches(x: jax.Array, size: int) -> jax.Array:
     height, width, channels = x.shape[1:]
     rng = np.random.default_rng(0)
     unit = lambda *shape: rng.choice([-1.0, 1.0], shape) * rng.uniform(0.5, 1.0, shape) / shape[0] ** 0.5  # noqa: E731
-    marks = lax.dot_general(x, unit(channels, 2).astype(np.float32), (((3,), (0,)), ((), ())))
+    marks = lax.dot_general(x, unit(channels, 2).astype(np.float32), (((3,), (0,)), ((), ())), precision=EXACT)
     marks = jnp.pad(marks, [(0, 0), *[((size - 1) // 2, size // 2)] * 2, (0, 0)])
     marks = _combine(unit(size), [marks[:, u : u + height] for u in range(size)])
     marks = _combine(unit(size), [marks[:, :, v : v + width] for v in range(size)])

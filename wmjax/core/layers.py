@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 
-from wmjax.core.convolution import conv, conv_pool
+from wmjax.core.convolution import EXACT, conv, conv_pool
 
 RMS_EPS = 1e-4
 """Added to the mean square under RMSNorm's root."""
@@ -16,7 +16,7 @@ RMS_EPS = 1e-4
 
 def linear(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """Return `x` [..., I] times `kernel` [I, O]: [..., O]."""
-    return lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())))
+    return lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())), precision=EXACT)
 
 
 def block_linear(x: jax.Array, kernel: jax.Array) -> jax.Array:

@@ -5,27 +5,22 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
 from wmjax.render.facets import facets
 from wmjax.render.light import Light, shine
+from wmjax.render.near import Parts, mirrored, picture
 from wmjax.render.planes import Backdrop
 from wmjax.render.scene import SAMPLES, Poses, Scene, behind, posed
 from wmjax.render.shadow import NOBODY, shadowed
-from wmjax.render.solids import Solids, hit, meets
-from wmjax.render.threads import lines, nearest
+from wmjax.render.solids import MOST, Solids, hit
+from wmjax.render.threads import nearest
 from wmjax.render.vectors import times
 
-_MOST = 64
-"""Solids that can be told apart."""
 _EMPTY = 0x7F800000
 """The bits of an infinite depth."""
-_AHEAD = np.array([[1, 0, 0], [0, 1, 0], [0, 0, -1]], np.float32)
-"""The camera's axes: right, up and ahead."""
-
-_Parts = tuple[Solids, Solids | None]
-"""Solids and threads."""
+_MISSED = (1.0, 0.0, 1.0)
+"""Magenta: the colour of pixels beyond the capacity of a scene."""
 
 
 def render(scene: Scene, poses: Poses) -> jax.Array:
@@ -51,7 +46,7 @@ def _draw(scene: Scene, poses: Poses, store: Callable[[jax.Array], jax.Array]) -
     solids, threads, planes, lamp = posed(scene, poses)
     back = behind(scene, planes, lamp) if scene.backdrop is None else scene.backdrop
     floor = planes[0].rotation[:, 2], planes[0].center
-    images = solids.mirrored(*floor), None if threads is None else threads.mirrored(*floor)
+    images = mirrored((solids, threads), planes[0])
     samples = _samples(scene, (solids, threads), images, back)
     table = functools.reduce(Solids.joined, [part for part in (solids, threads, *images) if part is not None])
     numbers = jnp.where(samples.mirrored, samples.ids + len(table.kinds) // 2, samples.ids)
@@ -82,7 +77,8 @@ def _draw(scene: Scene, poses: Poses, store: Callable[[jax.Array], jax.Array]) -
     backdrop = jnp.minimum(store(back.head) + jnp.where(dark_back[None], 0, store(back.lamp)), 1)
     free = jnp.ones(back.head.shape[1]).at[samples.pixels].add(-covered, mode="drop")
     image = (free[None] * backdrop).at[:, samples.pixels].add(added, mode="drop")
-    return 255 * jnp.minimum(image, 1).T.reshape(*scene.shape, 3)
+    image = jnp.where(samples.missed[None], jnp.asarray(_MISSED)[:, None], jnp.minimum(image, 1))
+    return 255 * image.T.reshape(*scene.shape, 3)
 
 
 def _chosen(condition: jax.Array, first: Light, second: Light) -> Light:
@@ -100,6 +96,8 @@ class _Samples:
 
     pixels: jax.Array
     """[capacity], their numbers; that of no pixel in unused places."""
+    missed: jax.Array
+    """[N], bool: the pixels near solids for which there was no place."""
     ray: jax.Array
     """[3, E], through the centre of the sample's pixel."""
     shown: jax.Array
@@ -112,9 +110,9 @@ class _Samples:
     """[3, E], where the sample sees it."""
 
 
-def _samples(scene: Scene, solids: _Parts, images: _Parts, back: Backdrop) -> _Samples:
+def _samples(scene: Scene, solids: Parts, images: Parts, back: Backdrop) -> _Samples:
     rays, centers = scene.rays()
-    near = _near(*solids, scene.sample_angle, centers) | _near(*images, scene.sample_angle, centers)
+    near = scene.near(solids, images)
     pixels = jnp.nonzero(near, size=scene.capacity, fill_value=near.size)[0]
     rays = jnp.take(rays, pixels, axis=2, fill_value=-1).reshape(3, -1)
     ray = jnp.tile(jnp.take(centers, pixels, axis=1, fill_value=-1), len(SAMPLES))
@@ -126,18 +124,8 @@ def _samples(scene: Scene, solids: _Parts, images: _Parts, back: Backdrop) -> _S
     depth = jnp.where(mirrored, image_depth, depth)
     shown = (seen | mirrored) & jnp.isfinite(depth)
     point = times(jnp.where(shown, depth, 1), rays)
-    return _Samples(pixels, ray, shown, mirrored, jnp.where(mirrored, image_ids, ids), point)
-
-
-def _near(solids: Solids, threads: Solids | None, angle: float, rays: jax.Array) -> jax.Array:
-    """Return which rays [3, N] come at least within `angle`, in rad, of any solid, as bool [N]."""
-    solids, threads = jax.lax.stop_gradient((solids.grown(angle), None if threads is None else threads.grown(angle)))
-    shapes = zip(solids.kinds, solids.size, solids.rotation, solids.center, strict=True)
-    near = functools.reduce(jnp.logical_or, (meets(*shape, rays, jnp.float32(jnp.inf)) for shape in shapes))
-    if threads is not None:
-        view = lines(threads, jnp.asarray(_AHEAD), jnp.zeros(3), True)
-        near |= jnp.any(view.cover(rays[:2], jnp.full(rays.shape[1], jnp.inf)), axis=0)
-    return near
+    missed = near & (jnp.arange(near.size) > pixels[-1])
+    return _Samples(pixels, missed, ray, shown, mirrored, jnp.where(mirrored, image_ids, ids), point)
 
 
 def _nearest(solids: Solids, threads: Solids | None, rays: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -150,11 +138,10 @@ def _nearest(solids: Solids, threads: Solids | None, rays: jax.Array) -> tuple[j
     best = jnp.full(rays.shape[1:], _EMPTY)
     for i, kind in enumerate(solids.kinds):
         depth = hit(kind, solids.size[i], solids.rotation[i], solids.center[i], rays)
-        best = jnp.minimum(best, jax.lax.bitcast_convert_type(depth, jnp.int32) & -_MOST | i)
-    depth, count = jax.lax.bitcast_convert_type(best & -_MOST, jnp.float32), len(solids.kinds)
-    ids = jnp.minimum(best & (_MOST - 1), count - 1)
+        best = jnp.minimum(best, jax.lax.bitcast_convert_type(depth, jnp.int32) & -MOST | i)
+    depth, count = jax.lax.bitcast_convert_type(best & -MOST, jnp.float32), len(solids.kinds)
+    ids = jnp.minimum(best & (MOST - 1), count - 1)
     if threads is not None:
-        view = lines(threads, jnp.asarray(_AHEAD), jnp.zeros(3), True)
-        thread_depth, number = nearest(threads, view, rays)
+        thread_depth, number = nearest(threads, picture(threads), rays)
         depth, ids = jnp.minimum(depth, thread_depth), jnp.where(thread_depth < depth, number + count, ids)
     return depth, ids

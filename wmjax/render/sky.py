@@ -24,8 +24,9 @@ def sky(cube: np.ndarray, directions: np.ndarray, shape: tuple[int, int]) -> jax
         mine = (major == abs(axis) - 1) & (np.sign(turned[abs(axis) - 1]) == np.sign(axis))
         if not mine.any():
             continue
-        depth = np.abs(turned[abs(axis) - 1])
-        depth = np.where(mine, depth, 1)
+        # Also for pixels just beyond the face's edge: mip levels depend on where neighbours are.
+        depth = np.sign(axis) * turned[abs(axis) - 1]
+        depth = np.where(depth > 0, depth, 1)
         s, t = (np.sign(k) * turned[abs(k) - 1] / depth / 2 + 0.5 for k in (column, row))
         chain = [np.asarray(level) for level in filtered(jnp.asarray(cube[face], jnp.float32) / 255)]
         columns, rows = (jnp.asarray(x, jnp.float32).reshape(shape) for x in (s, t))

@@ -11,6 +11,8 @@ from wmjax.render.vectors import apart_from_zero, dot
 Kind = Literal["sphere", "capsule", "cylinder", "box", "ellipsoid"]
 KINDS: dict[int, Kind] = {2: "sphere", 3: "capsule", 4: "ellipsoid", 5: "cylinder", 6: "box"}
 """By MuJoCo's geom type."""
+MOST = 64
+"""Solids that a frame can tell apart."""
 
 
 @struct.dataclass

@@ -71,8 +71,12 @@ def load(domain: str, substeps: int, untouched: tuple[str, ...]) -> Physics:
 
 @contextmanager
 def _mjx_rules() -> Iterator[None]:
-    """Trace MJX, which mixes dtypes and ranks, with that allowed and with this project's replacements."""
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), patches.applied():
+    """Trace MJX, which mixes dtypes and ranks, with that allowed and with this project's replacements.
+
+    Its products are of whole float32: by default accelerators shorten the factors.
+    """
+    rules = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow")
+    with rules[0], rules[1], jax.default_matmul_precision("highest"), patches.applied():
         yield
 
 
