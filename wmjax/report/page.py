@@ -72,6 +72,7 @@ def _tested(rows: Rows, manifest: Manifest, missing: Sequence[Missing]) -> str:
         "left out, not finite": count(int(np.isnan(episode_returns(rows)).sum()), "episode"),
         "missing": count(sum(cell.seeds for cell in missing), "episode"),
         "device": _names(sorted({*rows["device"], manifest.device} - {""})),
+        "physics and pixels": _names(sorted(set(rows["backend"]))),
         "versions": ", ".join(
             [*(f"wmjax {prose(version)}" for version in sorted(set(rows["wmjax"])))]
             + [
