@@ -1,6 +1,6 @@
-"""How far episodes on the device are from those of dm_control in C: a table, one row a task.
+"""How far episodes on the device are from those of dm_control in C: starts, physics, rewards, pixels and returns.
 
-`python -m benchmarks.parity [--tasks T ...] [--json FILE]`. A column group is a function from a task to named figures.
+`python -m benchmarks.parity [--tasks T ...] [--json FILE]`. Every table has a row a task.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from rich.table import Table
 from scipy import stats
 
 from benchmarks import control, pixels
+from benchmarks.returns import return_columns
 from wmjax import envs, runtime
 from wmjax.envs import dmc
 from wmjax.envs.dmc import physics
@@ -186,36 +187,47 @@ def pixel_columns(task: str) -> dict[str, float]:
     return row
 
 
-COLUMNS: tuple[Callable[[str], dict[str, float]], ...] = (
-    reset_columns,
-    physics_columns,
-    reward_columns,
-    pixel_columns,
-)
-SHOWN = (
-    *("reset_p", "reset_tests", "reset_constants"),
-    *(f"qpos_{mark}" for mark in MARKS),
-    *("qpos_100_max", "c_qpos_100", "c_qpos_100_max", "qvel_100", "reward_error", "nan"),
-    *(f"pixel_{name}_{kind}" for kind in control.KINDS for name in ("mae", "p99")),
-)
-"""What the table has room for; the JSON file has every figure."""
+Columns = Callable[[str], dict[str, float]]
+TABLES: dict[str, tuple[Columns, tuple[str, ...]]] = {
+    "500 starts: smallest p of the Kolmogorov-Smirnov tests, their number, error of what does not vary": (
+        reset_columns,
+        ("reset_p", "reset_tests", "reset_constants"),
+    ),
+    "joints after N environment steps: median and largest error, and C's against itself nudged by 1e-6": (
+        physics_columns,
+        (*(f"qpos_{mark}" for mark in MARKS), "qpos_100_max", "c_qpos_100", "c_qpos_100_max", "qvel_100", "nan"),
+    ),
+    "rewards of the same states: largest error, and their mean": (reward_columns, ("reward_error", "reward")),
+    "pixels, of 255, in states of random and of good control, and the mean reward of that": (
+        pixel_columns,
+        tuple(f"pixel_{name}_{kind}" for kind in control.KINDS for name in ("mae", "p95", "p99", "max", "reward")),
+    ),
+    "clean returns of 20 episodes: the device's own starts (device), or the host's (paired)": (
+        return_columns,
+        tuple(f"return_{name}" for name in ("host", "device", "device_more", "device_se"))
+        + tuple(f"return_{name}" for name in ("paired", "paired_more", "paired_se")),
+    ),
+}
+"""By title: what gives the figures, and those that there is room for; the JSON file has every one."""
 
 
 def main() -> None:
-    """Print the table, and write the figures where `--json` says."""
+    """Print the tables, and write the figures where `--json` says."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tasks", nargs="*", default=sorted(envs.TASKS), metavar="TASK")
+    parser.add_argument("--tasks", nargs="*", choices=sorted(envs.TASKS), default=sorted(envs.TASKS), metavar="TASK")
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     runtime.use_compilation_cache()
-    rows = {}
-    table = Table("task", *SHOWN)
-    for task in args.tasks:
-        rows[task] = {name: value for columns in COLUMNS for name, value in columns(task).items()}
-        table.add_row(task.removeprefix("dmc_"), *(f"{rows[task][name]:.2g}" for name in SHOWN))
-    Console(width=240).print(table)
+    figures: dict[str, dict[str, float]] = {task: {} for task in args.tasks}
+    for title, (columns, shown) in TABLES.items():
+        table = Table("task", *(name.replace("_", " ") for name in shown), title=title)
+        for task, row in figures.items():
+            row |= (found := columns(task))
+            if found:
+                table.add_row(task.removeprefix("dmc_"), *(f"{found[name]:.3g}" for name in shown))
+        Console(width=160).print(table)
     if args.json:
-        args.json.write_text(json.dumps(rows, indent=1))
+        args.json.write_text(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":
