@@ -214,7 +214,7 @@ TABLES: dict[str, tuple[Columns, tuple[str, ...]]] = {
 def main() -> None:
     """Print the tables, and write the figures where `--json` says."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tasks", nargs="*", choices=sorted(envs.TASKS), default=sorted(envs.TASKS), metavar="TASK")
+    parser.add_argument("--tasks", nargs="+", choices=sorted(envs.TASKS), default=sorted(envs.TASKS), metavar="TASK")
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     runtime.use_compilation_cache()

@@ -102,11 +102,18 @@ def _some(visits: Visits, rows: np.ndarray) -> Poses:
     return jax.tree.map(lambda leaf: leaf[rows], visits.poses)
 
 
+def count(text: str) -> int:
+    """Parse a whole number from 1."""
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
+
+
 def main() -> None:
     """Print the table, and write figures and pictures where the options say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), metavar="T")
-    parser.add_argument("--states", type=int, default=50)
+    parser.add_argument("--states", type=count, default=50)
     parser.add_argument("--seed", type=int, default=2025)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--out", type=Path, metavar="DIR")

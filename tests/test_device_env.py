@@ -58,7 +58,11 @@ def test_a_nan_action_freezes_its_episode_alone(env, start):
         (lambda env: env.reset([1]), "seeds must be 2 integers"),
         (lambda env: env.reset([-1, 1]), "seeds must be 2 integers"),
         (lambda env: env.step(env.reset([1, 2]), np.zeros((2, 3))), "action must have shape"),
+        (lambda env: env.state_at(np.zeros((1, 2)), np.zeros((2, 2))), "qpos must have a first axis of 2"),
+        (lambda env: env.state_at(0.0, np.zeros((2, 2))), "qpos must have a first axis of 2"),
+        (lambda env: env.state_at(np.full((2, 2), np.nan), np.zeros((2, 2))), "qpos has values that are not finite"),
         (lambda env: wmjax.envs.make(TASK, backend="device", batch=2.5), "batch must be"),
+        (lambda env: wmjax.envs.make(TASK, backend="device", workers=0), "workers must be"),
         (lambda env: wmjax.envs.make(TASK, backend="cloud"), "unknown backend 'cloud'; known: device, host"),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 import wmjax
 from wmjax import attacks, rollout
 from wmjax.core.errors import InputError
+from wmjax.rollout import drivers
 
 TASK, SIBLING = "dmc_cartpole_balance", "dmc_cartpole_swingup"
 AGENT = "dmc_cartpole_balance_r2dreamer_1m"
@@ -57,8 +58,8 @@ def test_the_two_drivers_play_the_same_episodes(agent, env, attacked, clean):
         for i, trace in theirs.traces.items():
             np.testing.assert_array_equal(ours.traces[i].frames[0], trace.frames[0])
             np.testing.assert_allclose(ours.traces[i].action[0], trace.action[0], atol=2e-3)
-            assert {name: value.shape for name, value in vars(ours.traces[i]).items()} == {
-                name: value.shape for name, value in vars(trace).items()
+            assert {name: (value.shape, value.dtype) for name, value in vars(ours.traces[i]).items()} == {
+                name: (value.shape, value.dtype) for name, value in vars(trace).items()
             }
         for name, values in theirs.diagnostics.items():
             assert np.isnan(values).all() == np.isnan(ours.diagnostics[name]).all() == (not mask.any())
@@ -154,13 +155,28 @@ def test_a_world_that_breaks_is_flagged_and_leaves_the_others_alone(agent, env, 
     assert not attacked.nan.any()
 
 
+def test_one_policy_that_is_not_finite_breaks_its_episode(agent, env, attacked, monkeypatch):
+    real = drivers._scan
+
+    def breaks_in_the_middle(*arguments):
+        loop, past = real(*arguments)
+        return loop, past.replace(nan=past.nan.at[2, 0].set(True))
+
+    monkeypatch.setattr(drivers, "_scan", breaks_in_the_middle)
+    result = play(agent, env)
+    assert result.nan.tolist() == [True, False]
+    np.testing.assert_array_equal(result.returns, [np.nan, attacked.returns[1]])
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
         ({"seeds": (1, 2, 3)}, "keys has shape"),
         ({"mask": np.ones(T)}, "mask is"),
         ({"mask": np.ones(0, bool)}, "mask is"),
+        ({"mask": np.ones(501, bool)}, "mask has 501 entries"),
         ({"record": [BATCH]}, "record is"),
+        ({"record": [0.0]}, "record is"),
         ({"seeds": (1, -4)}, "seeds must be"),
     ],
     ids=str,

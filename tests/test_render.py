@@ -297,6 +297,10 @@ REFUSED = {
     "from 1 to 64 geoms": ('<geom type="sphere"', '<geom group="4" type="sphere"'),
     "it must have a skybox": ('type="skybox"', 'type="cube"'),
     "its camera must not turn": ('name="fixed"', 'name="fixed" mode="targetbody" target="ball"'),
+    "its floor's texture must be flat and of three channels": ('type="2d"', 'type="2d" nchannel="4"'),
+    "its light must have a whole exponent": ('dir="0 .3 -1"', 'dir="0 .3 -1" exponent="0.5"'),
+    "28 slices and 16 stacks": ('offsamples="4"', 'offsamples="4" numslices="6"'),
+    "its znear must be": ("<visual>", '<visual><map zfar="1.2"/>'),
     "perspective": ('name="fixed"', 'name="fixed" projection="orthographic"'),
 }
 BALL = '<body name="ball"><freejoint/><geom type="sphere" size=".2" rgba=".8 .5 .2 1"/></body>'
@@ -309,6 +313,29 @@ def test_models_that_can_not_be_drawn_are_refused(message):
     assert text in xml
     with pytest.raises(InputError, match=message):
         scene(mujoco.MjModel.from_xml_string(xml.replace(text, other)))
+
+
+def test_a_solid_s_own_colour_comes_before_that_of_its_material():
+    red = '<material name="red" rgba=".8 .1 .1 1"/></asset>'
+    plain = SOLIDS.format(BALL.replace('rgba=".8 .5 .2 1"', 'material="red"')).replace("</asset>", red)
+    for xml, rgb in (
+        (plain, [0.8, 0.1, 0.1]),
+        (plain.replace('"red"/></body>', '"red" rgba=".1 .9 .1 1"/></body>'), [0.1, 0.9, 0.1]),
+    ):
+        assert np.allclose(scene(mujoco.MjModel.from_xml_string(xml), size=16).rgb, [rgb])
+
+
+@pytest.mark.parametrize("attributes", ['group="7"', 'group="4"', 'rgba="1 1 0 0"'])
+def test_strings_that_are_hidden_are_not_drawn(attributes):
+    string = f'<spatial limited="true" range="0 .8" {attributes}><site site="a"/><site site="b"/></spatial>'
+    sites = '<site name="a"/><body pos="0 0 .5"><joint/><geom type="sphere" size=".1"/><site name="b"/></body>'
+    xml = SOLIDS.format(sites).replace("</worldbody>", f"</worldbody><tendon>{string}</tendon>")
+    assert scene(mujoco.MjModel.from_xml_string(xml), size=16).string is None
+
+
+def test_a_solid_that_no_random_pose_shows_may_still_come_into_view():
+    model = mujoco.MjModel.from_xml_string(SOLIDS.format('<geom type="sphere" pos="0 -9 .5" size=".3"/>'))
+    assert scene(model, size=16).capacity == 16 * 16
 
 
 @pytest.mark.parametrize(
@@ -330,7 +357,9 @@ def test_a_backdrop_is_prepared_only_for_a_camera_at_rest(joint, mode, baked):
         assert (scene(model, size=16, camera=1).backdrop is not None) == baked
 
 
-@pytest.mark.parametrize(("size", "camera", "message"), [(63, 0, "even"), (64, 1, "camera"), (64, -1, "camera")])
+@pytest.mark.parametrize(
+    ("size", "camera", "message"), [(63, 0, "even"), (64, 1, "camera"), (64, -1, "camera"), (64, 0.5, "camera")]
+)
 def test_sizes_and_cameras_are_checked(size, camera, message):
     with pytest.raises(InputError, match=message):
         scene(mujoco.MjModel.from_xml_string(SOLIDS.format(BALL)), size=size, camera=camera)

@@ -36,6 +36,8 @@ class State:
 class Waves:
     """An environment of moving stripes: what the agent does moves them further, and some of them are 0 or 255."""
 
+    spec = wmjax.envs.spec("dmc_reacher_easy")
+
     def __init__(self, size: int = VICTIM.image_size, diverging: tuple[int, ...] = ()) -> None:
         self.stripes = np.multiply.outer(np.indices((size, size)).sum(axis=0), [0.3, 0.5, 0.7])
         self.diverging = diverging
@@ -405,6 +407,8 @@ def test_nothing_is_compiled_twice(params, attacked, clean, caplog):
         ({"names": ["vsa"]}, "threat.eps has shape"),
         ({"mask": "full"}, "mask is"),
         ({"mask": np.ones(3)}, "mask is"),
+        ({"mask": np.ones(501, bool)}, "mask has 501 entries; an episode has 500"),
+        ({"record": [True]}, "record is"),
         ({"record": [BATCH]}, "record is"),
     ],
     ids=str,

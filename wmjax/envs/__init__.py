@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from wmjax.core.errors import unknown_name
+from wmjax.core.errors import InputError, unknown_name
 from wmjax.envs.base import TASKS, EnvSpec, spec
 from wmjax.envs.host import HostEnv, HostState, WorkerError
 
@@ -23,5 +23,7 @@ def make(task: str, backend: str = "host", batch: int = 1, workers: int = 1) -> 
         raise unknown_name("backend", backend, BACKENDS)
     if backend == "host":
         return HostEnv(spec(task), batch, workers)
+    if type(workers) is not int or workers < 1:  # of no use here, but wrong all the same
+        raise InputError(f"workers must be a whole number from 1, not {workers!r:.80}")
     # Loaded on use: a worker process of the host never pays for JAX.
     return importlib.import_module("wmjax.envs.device").DeviceEnv(spec(task), batch)

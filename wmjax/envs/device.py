@@ -53,8 +53,9 @@ class DeviceState:
 class DeviceEnv:
     """B episodes of one task as two compiled programs; sibling tasks share them.
 
-    States are values: any of them can be stepped again. Frames match MuJoCo's up to about one grey level; resets are
-    drawn from dm_control's distributions, but by JAX: a seed gives another episode than on the host.
+    States are values: any of them can be stepped again. Frames match MuJoCo's up to a grey level or two and single
+    pixels of outlines; resets are drawn from dm_control's distributions, but by JAX: a seed gives another episode than
+    on the host.
 
     `world` (static), `params` and `scene` are what the pure functions of this module take.
     """
@@ -78,10 +79,26 @@ class DeviceEnv:
             raise InputError(f"seeds must be {self.batch} integers in [0, 2**32), not {seeds!r:.80}")
         return jax.vmap(jax.random.key)(seeds.astype(np.uint32))
 
-    def state_at(self, qpos: Any, qvel: Any, **geometry: Any) -> DeviceState:
+    def state_at(
+        self,
+        qpos: Any,
+        qvel: Any,
+        geom_size: Any = None,
+        geom_pos: Any = None,
+        site_size: Any = None,
+        site_pos: Any = None,
+    ) -> DeviceState:
         """Start episodes in given physics states, qpos [B, nq] and qvel [B, nv]; see `DmcEnv.state_at`."""
-        given = {"qpos": qpos, "qvel": qvel} | {name: value for name, value in geometry.items() if value is not None}
-        return _place(self.world, self.params, self.scene, jax.tree.map(lambda x: jnp.asarray(x, float), given))
+        given = dict(
+            qpos=qpos, qvel=qvel, geom_size=geom_size, geom_pos=geom_pos, site_size=site_size, site_pos=site_pos
+        )
+        arrays = {name: jnp.asarray(values, float) for name, values in given.items() if values is not None}
+        for name, array in arrays.items():
+            if array.shape[:1] != (self.batch,):
+                raise InputError(f"{name} must have a first axis of {self.batch}, not shape {array.shape}")
+            if not jnp.isfinite(array).all():
+                raise InputError(f"{name} has values that are not finite")
+        return _place(self.world, self.params, self.scene, arrays)
 
     def step(self, state: DeviceState, action: Any) -> DeviceState:
         """Apply `action` [B, A], in [-1, 1], for the task's action repeat."""

@@ -33,8 +33,12 @@ class Visible:
 def visible(model: mujoco.MjModel) -> Visible:
     """Return the parts that are drawn. Raises InputError if the renderer would not draw them as OpenGL does."""
     groups = mujoco.MjvOption()
-    geoms = [i for i in range(model.ngeom) if groups.geomgroup[model.geom_group[i]] and colour(model, "geom", i)[3] > 0]
-    sites = [i for i in range(model.nsite) if groups.sitegroup[model.site_group[i]] and colour(model, "site", i)[3] > 0]
+    geoms = [
+        i for i in range(model.ngeom) if groups.geomgroup[group(model, "geom", i)] and colour(model, "geom", i)[3] > 0
+    ]
+    sites = [
+        i for i in range(model.nsite) if groups.sitegroup[group(model, "site", i)] and colour(model, "site", i)[3] > 0
+    ]
     floors = [i for i in geoms if model.geom_type[i] == mujoco.mjtGeom.mjGEOM_PLANE]
     solids = [i for i in geoms if i not in floors]
     types, colours = [*model.geom_type[solids], *model.site_type[sites]], [colour(model, "geom", i) for i in geoms]
@@ -52,13 +56,24 @@ def visible(model: mujoco.MjModel) -> Visible:
     used = [floor, *others]
     finish = {tuple(row) for row in np.stack([model.mat_specular, model.mat_shininess, model.mat_emission], 1)[used]}
     _require(finish == {(0.5, 0.5, 0)}, "its materials must have specular 0.5, shininess 0.5 and no emission")
+    quality, depth = model.vis.quality, model.vis.map
+    _require((quality.numslices, quality.numstacks) == (28, 16), "its quality must have 28 slices and 16 stacks")
+    _require(np.allclose((depth.znear, depth.zfar), (0.01, 50)), "its znear must be 0.01 and its zfar 50")
     return Visible(tuple(floors), tuple(solids), tuple(sites))
+
+
+def has_string(model: mujoco.MjModel) -> bool:
+    """Return whether a tendon is drawn. Raises InputError for one that is transparent."""
+    shown = [i for i in range(model.ntendon) if mujoco.MjvOption().tendongroup[group(model, "tendon", i)]]
+    alpha = [float(model.tendon_rgba[i, 3]) for i in shown if model.tendon_rgba[i, 3] > 0]
+    _require(all(value == 1 for value in alpha), "its tendon must be opaque")
+    return bool(alpha)
 
 
 def check_camera(model: mujoco.MjModel, camera: int) -> None:
     """Raise InputError for a camera that the model lacks, or that can turn: the sky is drawn once."""
-    if not 0 <= camera < model.ncam:
-        raise InputError(f"camera must be the id of one of the model's {model.ncam} cameras, not {camera}")
+    if type(camera) is not int or not 0 <= camera < model.ncam:
+        raise InputError(f"camera must be the id of one of the model's {model.ncam} cameras, not {camera!r:.80}")
     mode, body = model.cam_mode[camera], model.cam_bodyid[camera]
     slides = _joints(model, body) <= {int(mujoco.mjtJoint.mjJNT_SLIDE)}
     _require(mode in _LEVEL or (mode in _FIXED and slides), "its camera must not turn")
@@ -85,8 +100,14 @@ def _joints(model: mujoco.MjModel, body: int) -> set[int]:
 
 def colour(model: mujoco.MjModel, what: str, i: int) -> np.ndarray:
     """Return the colour [4] of a geom or site, in [0, 1]."""
-    material = getattr(model, f"{what}_matid")[i]
-    return model.mat_rgba[material] if material >= 0 else getattr(model, f"{what}_rgba")[i]
+    material, own = getattr(model, f"{what}_matid")[i], getattr(model, f"{what}_rgba")[i]
+    # MuJoCo prefers a part's own colour to that of its material, unless it is the default one.
+    return model.mat_rgba[material] if material >= 0 and tuple(own) == (0.5, 0.5, 0.5, 1) else own
+
+
+def group(model: mujoco.MjModel, what: str, i: int) -> int:
+    """Return the group of a geom, site or tendon, which decides whether it is drawn."""
+    return int(np.clip(getattr(model, f"{what}_group")[i], 0, mujoco.mjNGROUP - 1))
 
 
 def plane(model: mujoco.MjModel, i: int) -> Plane:
@@ -117,6 +138,7 @@ def lamp(model: mujoco.MjModel) -> tuple[Light, float]:
     shining = model.light_active[0] and model.light_castshadow[0]
     _require(bool(shining), "its light must shine and cast shadows")
     _require(tuple(model.light_attenuation[0]) == (1, 0, 0), "its light must not decrease with distance")
+    _require(model.light_exponent[0] == int(model.light_exponent[0]), "its light must have a whole exponent")
     directional = kind == kinds.mjLIGHT_DIRECTIONAL
     cutoff, visual = float(model.light_cutoff[0]), model.vis.map
     colours = model.light_ambient[0], model.light_diffuse[0], model.light_specular[0]
@@ -131,6 +153,8 @@ def lamp(model: mujoco.MjModel) -> tuple[Light, float]:
 def image(model: mujoco.MjModel, material: int) -> jax.Array:
     """Return the texture [H, W, 3] of a material, in [0, 1]."""
     i = model.mat_texid[material, _RGB]
+    flat = model.tex_type[i] == mujoco.mjtTexture.mjTEXTURE_2D and model.tex_nchannel[i] == 3
+    _require(bool(flat), "its floor's texture must be flat and of three channels")
     height, width, start = model.tex_height[i], model.tex_width[i], model.tex_adr[i]
     return array(model.tex_data[start : start + height * width * 3].reshape(height, width, 3)) / 255
 
@@ -139,6 +163,7 @@ def cube(model: mujoco.MjModel) -> np.ndarray:
     """Return the faces [6, H, H, 3] of the sky, uint8."""
     _require(mujoco.mjtTexture.mjTEXTURE_SKYBOX in model.tex_type, "it must have a skybox")
     i = list(model.tex_type).index(mujoco.mjtTexture.mjTEXTURE_SKYBOX)
+    _require(model.tex_nchannel[i] == 3, "its skybox must be of three channels")
     width, start = model.tex_width[i], model.tex_adr[i]
     return model.tex_data[start : start + 6 * width * width * 3].reshape(6, width, width, 3)
 

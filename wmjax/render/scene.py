@@ -10,7 +10,19 @@ from flax import struct
 
 from wmjax.core.errors import InputError
 from wmjax.render.light import Gloss, Light
-from wmjax.render.model import array, at_rest, check_camera, colour, cube, headlight, image, lamp, plane, visible
+from wmjax.render.model import (
+    array,
+    at_rest,
+    check_camera,
+    colour,
+    cube,
+    has_string,
+    headlight,
+    image,
+    lamp,
+    plane,
+    visible,
+)
 from wmjax.render.near import Parts, mirrored, near
 from wmjax.render.planes import Backdrop, Plane, backdrop
 from wmjax.render.sky import sky
@@ -187,7 +199,7 @@ def scene(model: mujoco.MjModel, *, size: int = 64, camera: int = 0) -> Scene:
         reach=reach,
         rgb=array([rgba[:3] for rgba in colours]),
         planes=tuple(plane(model, i) for i in parts.floors),
-        string=String.of(model) if model.ntendon else None,
+        string=String.of(model) if has_string(model) else None,
         head=headlight(model),
         lamp=light,
         gloss=Gloss(64, jnp.float32(0.5)),
@@ -216,7 +228,8 @@ def _capacity(scene: Scene, model: mujoco.MjModel) -> int:
 
     counts = jax.jit(lambda seen: jax.lax.map(count, seen, batch_size=16))(_anyhow(model, 512))
     rows = -(-1.25 * float(np.max(counts)) // scene.shape[1])
-    return min(int(rows), scene.shape[0]) * scene.shape[1]
+    # Where nothing was seen in any pose, nothing is known.
+    return (min(int(rows), scene.shape[0]) or scene.shape[0]) * scene.shape[1]
 
 
 def _anyhow(model: mujoco.MjModel, count: int) -> Poses:

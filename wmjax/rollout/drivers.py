@@ -43,7 +43,7 @@ def host(
     called before every agent step, and may raise to stop. Raises InputError for arguments that do not fit together.
     """
     batch = len(seeds)
-    _check(threat, mask, batch, keys, attack_keys, record)
+    _check(env, threat, mask, batch, keys, attack_keys, record)
     params, place = _placed(params)
     state, totals = place((initial_state(victim, batch), no_diagnostics(batch)))
     keys, attack_keys, threat = place((keys, attack_keys, threat))
@@ -86,7 +86,7 @@ class Past:
     seen: jax.Array  #: [T, B, H, W, C] uint8, what the agent saw, rounded
     reward: jax.Array  #: [T, B]
     action: jax.Array  #: [T, B, A]
-    nan: jax.Array  #: [T, B] bool, so far
+    nan: jax.Array  #: [T, B] bool, the physics has diverged, or the policy was not finite at this step
 
 
 def start(victim: Victim, worlds: dmc.EnvState) -> Loop:
@@ -152,7 +152,9 @@ def device(
     One compiled program serves all seeds, budgets, objectives, masks, weights and sibling tasks. It is called for some
     agent steps at a time; `on_step` is called before each call.
     """
-    _check(threat, mask, len(seeds), keys, attack_keys, record)
+    if not isinstance(env, DeviceEnv):
+        raise InputError(f'env is a {type(env).__name__}; expected one of wmjax.envs.make(task, backend="device")')
+    _check(env, threat, mask, len(seeds), keys, attack_keys, record)
     params, place = _placed(params)
     scene, task = place((env.scene, dict(env.params)))
     world_keys, keys, attack_keys, threat = place((env.keys(seeds), keys, attack_keys, threat))
@@ -164,10 +166,11 @@ def device(
         on_step(t)
         now = place(mask[t : t + length])
         loop, past = _scan(victim, attack, env.world, params, scene, loop, threat, now, keys, attack_keys)
-        rewards.append(np.asarray(past.reward))
-        nan |= np.asarray(past.nan[-1])
+        reward = np.asarray(past.reward, np.float64)
+        rewards.append(reward)
+        nan |= np.asarray(past.nan).any(axis=0)
         if kept:
-            frames.append([np.asarray(part)[:, kept] for part in (past.frame, past.seen, past.reward, past.action)])
+            frames.append([np.asarray(part)[:, kept] for part in (past.frame, past.seen, reward, past.action)])
     parts = [np.concatenate(part) for part in zip(*frames, strict=True)]
     return outcome(np.concatenate(rewards), nan, loop.totals, int(np.sum(mask)), traces(parts, kept))
 
@@ -193,7 +196,13 @@ def _accumulate(totals: dict[str, jax.Array], new: dict[str, jax.Array]) -> dict
 
 
 def _check(
-    threat: Threat, mask: np.ndarray, batch: int, keys: jax.Array, attack_keys: jax.Array, record: Sequence[int]
+    env: HostEnv | DeviceEnv,
+    threat: Threat,
+    mask: np.ndarray,
+    batch: int,
+    keys: jax.Array,
+    attack_keys: jax.Array,
+    record: Sequence[int],
 ) -> None:
     shapes = {"keys": keys.shape, "attack_keys": attack_keys.shape, "threat.eps": threat.eps.shape}
     for name, shape in shapes.items():
@@ -201,5 +210,7 @@ def _check(
             raise InputError(f"{name} has shape {shape}; expected ({batch},), one for each of the {batch} seeds")
     if not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.ndim != 1 or not mask.size:
         raise InputError(f"mask is {mask!r:.80}; expected a bool array, one entry an agent step: wmjax.attacks.mask")
-    if any(i not in range(batch) for i in record):
+    if len(mask) > env.spec.episode_steps:
+        raise InputError(f"mask has {len(mask)} entries; an episode has {env.spec.episode_steps} agent steps")
+    if any(isinstance(i, bool | float) or i not in range(batch) for i in record):
         raise InputError(f"record is {list(record)!r:.80}; positions in the batch are 0 to {batch - 1}")

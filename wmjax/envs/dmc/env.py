@@ -119,9 +119,10 @@ class DmcEnv:
 
         Raises NotImplementedError when it is differentiated: see `_step`.
         """
-        if action.shape != (self.physics.model.nu,):
-            raise InputError(f"action of {self.domain} must have shape {(self.physics.model.nu,)}, not {action.shape}")
-        return _step(self, state, action)
+        if jnp.shape(action) != (self.physics.model.nu,):
+            wanted = (self.physics.model.nu,)
+            raise InputError(f"action of {self.domain} must have shape {wanted}, not {jnp.shape(action)}")
+        return _step(self, state, jnp.asarray(action))
 
     def _begin(self, params: Params, qpos: jax.Array, qvel: jax.Array, geometry: Geometry) -> EnvState:
         motion = Motion(qpos, qvel, jnp.zeros_like(qvel))
@@ -150,8 +151,9 @@ def _step(env: DmcEnv, state: EnvState, action: jax.Array) -> EnvState:
 
     data, rewards = jax.lax.scan(environment_step, state.data, length=EnvSpec.action_repeat)
     reward = rewards.sum()
-    values = jnp.concatenate([data.qpos, data.qvel, data.motion.qacc_warmstart, action, reward[None]])
-    nan = state.nan | ~jnp.all(jnp.abs(values) < _LIMIT)  # false for NaN too
+    values = jnp.concatenate([data.qpos, data.qvel, data.motion.qacc_warmstart, reward[None]])
+    sound = jnp.all(jnp.abs(values) < _LIMIT) & jnp.all(jnp.isfinite(action))  # false for NaN too
+    nan = state.nan | ~sound
     data = jax.tree.map(lambda old, new: jnp.where(nan, old, new), state.data, data)
     return replace(state, data=data, reward=jnp.where(nan, 0.0, reward), t=state.t + 1, nan=nan)
 
