@@ -12,7 +12,8 @@ from hypothesis.extra import numpy as hnp
 
 from wmjax import attacks
 from wmjax.attacks.attack import Attack, Frame, attacker_noise, draw, maximise, start_radius, threat
-from wmjax.attacks.optimizers import NO_STEPS, OPTIMIZERS, Ball, Optimizer, ball, fgsm, optimizer, pgd, project
+from wmjax.attacks.optimizers import NO_STEPS, OPTIMIZERS, Optimizer, fgsm, optimizer, pgd
+from wmjax.attacks.problem import Ball, Problem, ball, project
 from wmjax.attacks.timing import mask
 from wmjax.core.errors import InputError
 
@@ -92,7 +93,7 @@ WIDE = Ball(np.full(SHAPE, -np.inf, np.float32), np.full(SHAPE, np.inf, np.float
 def climb(loss, steps, image, eps, bounds=None):
     eps = np.full(2, eps, np.float32)
     bounds = ball(image, eps) if bounds is None else bounds
-    return jax.jit(lambda image, eps: maximise(loss, steps, bounds, eps, image))(image, eps)
+    return jax.jit(lambda image, eps: maximise(loss, steps, Problem(image, bounds, eps, image)))(image, eps)
 
 
 @pytest.mark.parametrize("steps", [fgsm(), pgd(), pgd(3)], ids=["fgsm", "pgd", "pgd3"])
@@ -128,7 +129,8 @@ def test_iterates_are_projected_around_the_clean_image():
     image = np.full(SHAPE, 0.5, np.float32)
     start = np.full(SHAPE, 0.7, np.float32)
     eps = np.full(2, 0.25, np.float32)
-    result = maximise(lambda x: -jnp.sum(x, axis=(1, 2, 3)), Optimizer(10), ball(image, 2 * eps), 4 * eps, start)
+    problem = Problem(image, ball(image, 2 * eps), 4 * eps, start)
+    result = maximise(lambda x: -jnp.sum(x, axis=(1, 2, 3)), Optimizer(10), problem)
     np.testing.assert_allclose(result.image, 0.0, atol=1e-7)
 
 
@@ -214,8 +216,11 @@ def test_draw_depends_on_each_examples_own_key(tiny):
     victim, _ = tiny
     keys = jax.random.split(jax.random.key(5), 6)
     whole, part = draw(victim, keys), draw(victim, keys[2:4])
-    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(part), strict=True):
+    for a, b in zip((whole.start, whole.gumbel), (part.start, part.gumbel), strict=True):
         np.testing.assert_array_equal(a[2:4], b)
+    assert (whole.keys[2:4] == part.keys).all()
+    every = jnp.concatenate([keys, whole.keys, *[jax.random.split(key) for key in keys]])
+    assert len(np.unique(jax.random.key_data(every), axis=0)) == 4 * 6
     assert whole.start.shape == (6, victim.image_size, victim.image_size, 3)
     assert -1 <= whole.start.min() < -0.9 < 0.9 < whole.start.max() < 1
 

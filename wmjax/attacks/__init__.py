@@ -2,7 +2,8 @@
 
 from wmjax.attacks.attack import Attack, Frame, Perturbed, Threat, draw, maximise, perturb, threat
 from wmjax.attacks.objectives import OBJECTIVES, drift, losses, objective_weights
-from wmjax.attacks.optimizers import NO_STEPS, OPTIMIZERS, Ball, Optimizer, ball, optimizer, project
+from wmjax.attacks.optimizers import NO_STEPS, OPTIMIZERS, Method, Optimizer, optimizer
+from wmjax.attacks.problem import Ball, Best, Problem, ball, project
 from wmjax.attacks.timing import MODES, mask
 
 __all__ = [
@@ -12,9 +13,12 @@ __all__ = [
     "OPTIMIZERS",
     "Attack",
     "Ball",
+    "Best",
     "Frame",
+    "Method",
     "Optimizer",
     "Perturbed",
+    "Problem",
     "Threat",
     "ball",
     "draw",

@@ -1,7 +1,8 @@
 """One attacked frame: objective, optimizer and latent noise put together around a victim's `update . embed`."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,8 @@ import numpy as np
 from flax import struct
 
 from wmjax.attacks.objectives import NEEDS_DISTANCE, OBJECTIVES, losses, objective_weights
-from wmjax.attacks.optimizers import NO_STEPS, Ball, Optimizer, ball, project
+from wmjax.attacks.optimizers import NO_STEPS, Optimizer
+from wmjax.attacks.problem import Best, Loss, Problem, ball, keep, keys_at, per_pixel, project, unknown
 from wmjax.core.errors import InputError, unknown_name
 from wmjax.victims.base import Embedding, Params, Prediction, Victim
 
@@ -74,6 +76,7 @@ class Draw:
 
     start: jax.Array  #: [B, H, W, C] uniform in [-1, 1]
     gumbel: jax.Array  #: [B, G, K] latent noise of its passes where it does not know the agent's
+    keys: jax.Array | None = None  #: [B] for the optimizers that draw more; fgsm and pgd do not
 
 
 def draw(victim: Victim, keys: jax.Array) -> Draw:
@@ -85,6 +88,7 @@ def draw(victim: Victim, keys: jax.Array) -> Draw:
         return Draw(
             start=jax.random.uniform(start, shape, minval=-1.0, maxval=1.0),
             gumbel=jax.random.gumbel(latent, victim.latent_shape),
+            keys=jax.random.fold_in(key, 2),  # the split made 0 and 1
         )
 
     return jax.vmap(one)(keys)
@@ -95,8 +99,8 @@ class Perturbed:
     """An attacked frame and how the attack went."""
 
     image: jax.Array  #: [B, H, W, C] in the ball and in [0, 1]
-    loss_first: jax.Array  #: [B] objective at the start; 0 without steps
-    zero_grad: jax.Array  #: [B] fraction of the steps whose gradient was exactly zero everywhere
+    loss_first: jax.Array  #: [B] objective at the first point evaluated, of the first start; 0 without steps
+    zero_grad: jax.Array  #: [B] fraction of the steps whose gradient was exactly zero everywhere, or not a number
 
 
 def attacker_noise(attack: Attack, noise: jax.Array, drawn: Draw) -> tuple[jax.Array | None, jax.Array | None]:
@@ -110,9 +114,7 @@ def attacker_noise(attack: Attack, noise: jax.Array, drawn: Draw) -> tuple[jax.A
             return noise, drawn.gumbel
 
 
-def attacker_loss(
-    attack: Attack, victim: Victim, params: Params, frame: Frame, drawn: Draw, threat: Threat
-) -> Callable[[jax.Array], jax.Array]:
+def attacker_loss(attack: Attack, victim: Victim, params: Params, frame: Frame, drawn: Draw, threat: Threat) -> Loss:
     """Return what `perturb`, with the same arguments, maximises: a function of the image, [B, H, W, C] -> [B]."""
     clean_noise, adv_noise = attacker_noise(attack, frame.noise, drawn)
     _, clean = victim.update(params, frame.prediction, frame.embedding, clean_noise)
@@ -128,15 +130,15 @@ def attacker_loss(
 def perturb(attack: Attack, victim: Victim, params: Params, frame: Frame, drawn: Draw, threat: Threat) -> Perturbed:
     """Return the attacked version of the frame's image; no example depends on the others of its batch.
 
-    It starts at the clean image; where that gives nothing to climb (`start_radius`), at a random point of the ball.
+    Unless the optimizer has a start of its own, it starts at the clean image; where that gives nothing to climb
+    (`start_radius`), at a random point of the ball.
     """
     if not jnp.issubdtype(frame.image.dtype, jnp.floating):
         raise InputError(f"image has dtype {frame.image.dtype}; expected floats in [0, 1]: grey levels / 255")
     loss = attacker_loss(attack, victim, params, frame, drawn, threat)
     bounds = ball(frame.image, threat.eps)
-    radius = start_radius(attack, threat)[:, None, None, None]
-    start = project(bounds, frame.image + radius * drawn.start)
-    return maximise(loss, attack.optimizer, bounds, threat.eps, start)
+    start = project(bounds, frame.image + per_pixel(start_radius(attack, threat)) * drawn.start)
+    return maximise(loss, attack.optimizer, Problem(frame.image, bounds, threat.eps, start, drawn.keys))
 
 
 def start_radius(attack: Attack, threat: Threat) -> jax.Array:
@@ -152,24 +154,30 @@ def start_radius(attack: Attack, threat: Threat) -> jax.Array:
     return jnp.where(away, threat.eps, 0.0)
 
 
-def maximise(
-    loss: Callable[[jax.Array], jax.Array], optimizer: Optimizer, bounds: Ball, eps: jax.Array, start: jax.Array
-) -> Perturbed:
-    """Climb a per-example `loss` ([B, H, W, C] -> [B]) inside the ball, from `start`, in steps of eps / steps."""
+def maximise(loss: Loss, optimizer: Optimizer, problem: Problem) -> Perturbed:
+    """Maximise a per-example `loss` inside the ball; restarts keep the image of the best loss."""
     if not optimizer.steps:
-        zeros = jnp.zeros_like(eps)
-        return Perturbed(start, zeros, zeros)
-    size = (eps / optimizer.steps)[:, None, None, None]
+        zeros = jnp.zeros_like(problem.eps)
+        return Perturbed(problem.start, zeros, zeros)
+    if optimizer.restarts == 1:
+        return _run(loss, optimizer, problem, jnp.zeros((), jnp.int32))[0]
 
-    def step(carry: tuple, _: None) -> tuple[tuple, tuple[jax.Array, jax.Array]]:
-        x, state = carry
-        value, pullback = jax.vjp(loss, x)
-        # The losses of a batch are independent, so the gradient of their sum holds each one's own.
-        (gradient,) = pullback(jnp.ones_like(value))
-        direction, state = optimizer.direction.update(gradient, state)
-        x = project(bounds, x + size * direction)
-        return (x, state), (value, jnp.all(gradient == 0, axis=(1, 2, 3)))
+    def again(best: Best, restart: jax.Array) -> tuple[Best, tuple[jax.Array, jax.Array]]:
+        found, value = _run(loss, optimizer, replace(problem, keys=keys_at(problem, restart)), restart)
+        return keep(best, found.image, value), (found.loss_first, found.zero_grad)
 
-    carry = start, optimizer.direction.init(start)
-    (image, _), (values, zero) = jax.lax.scan(step, carry, length=optimizer.steps)
-    return Perturbed(image, values[0], jnp.mean(zero.astype(values.dtype), axis=0))
+    best, (first, zero) = jax.lax.scan(again, unknown(problem.image), jnp.arange(optimizer.restarts))
+    return Perturbed(best.image, first[0], jnp.mean(zero, axis=0))
+
+
+def _run(loss: Loss, optimizer: Optimizer, problem: Problem, restart: jax.Array) -> tuple[Perturbed, jax.Array]:
+    """Return what one start leads to, and its loss [B]; where that is not used, compiled code does not compute it."""
+    method, steps = optimizer.method, optimizer.steps
+    state = method.init(problem, optimizer.start(problem, restart))
+
+    def step(state: Any, t: jax.Array) -> tuple[Any, tuple[jax.Array, jax.Array]]:
+        return method.step(loss, problem, state, t, steps)
+
+    state, (values, zero) = jax.lax.scan(step, state, jnp.arange(steps))
+    best = method.best(loss, problem, state)
+    return Perturbed(best.image, values[0], jnp.mean(zero.astype(values.dtype), axis=0)), best.value

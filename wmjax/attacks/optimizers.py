@@ -1,59 +1,52 @@
-"""First-order attacks as parts: the ball, the projection onto it, the direction of a step, and how many steps.
-
-FGSM (arXiv 1412.6572) is one step of the whole budget; PGD (arXiv 1706.06083) is K steps of budget / K, as in ARB4WM.
-"""
+"""Optimizers by name. Each is a method, how many steps it takes, where it starts, and how often it starts anew."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
-from flax import struct
 
+from wmjax.attacks import noises, starts
+from wmjax.attacks.apgd import APGD
+from wmjax.attacks.climb import Climb
+from wmjax.attacks.directions import MOMENTUM, NESTEROV, SIGN, SMOOTH
+from wmjax.attacks.diversity import diverse
+from wmjax.attacks.problem import Best, Loss, Problem
+from wmjax.attacks.scores import Chance, Square
+from wmjax.attacks.starts import Start
 from wmjax.core.errors import InputError, unknown_name
 
 
-@struct.dataclass
-class Ball:
-    """All images within the budget of a clean one, and within [0, 1]."""
+class Method(Protocol):
+    """How a loss is maximised in a ball: pure functions of a state that is the method's own affair.
 
-    lower: jax.Array  #: [B, H, W, C]
-    upper: jax.Array  #: [B, H, W, C]
-
-
-def ball(image: jax.Array, eps: jax.Array) -> Ball:
-    """Return the L-inf ball of radius `eps` [B] around `image` [B, H, W, C], cut to [0, 1].
-
-    Its bounds are rounded inwards: no float32 in it is further than `eps` from the image, even by a rounding error.
+    Its fields are static and comparable: they choose the compiled program.
     """
-    eps = _per_example(eps)
-    return Ball(jnp.maximum(_inwards(image, -eps), 0.0), jnp.minimum(_inwards(image, eps), 1.0))
 
+    def init(self, problem: Problem, start: jax.Array) -> Any:
+        """Return the state at `start`, [B, H, W, C] in the ball."""
 
-def project(bounds: Ball, image: jax.Array) -> jax.Array:
-    """Return the point of the ball nearest to `image` [B, H, W, C]."""
-    return jnp.clip(image, bounds.lower, bounds.upper)
+    def step(
+        self, loss: Loss, problem: Problem, state: Any, t: jax.Array, steps: int
+    ) -> tuple[Any, tuple[jax.Array, jax.Array]]:
+        """Return the state after step `t` of `steps`, the loss [B] and whether its gradient was exactly zero, [B]."""
 
-
-@dataclass(frozen=True)
-class Direction:
-    """How a gradient becomes a step: `init(image) -> state`, `update(gradient, state) -> (direction, state)`."""
-
-    init: Callable[[jax.Array], Any]
-    update: Callable[[jax.Array, Any], tuple[jax.Array, Any]]
-
-
-SIGN = Direction(init=lambda image: (), update=lambda gradient, state: (jnp.sign(gradient), state))
-"""Steepest ascent under the L-inf norm; a zero gradient moves nothing."""
+    def best(self, loss: Loss, problem: Problem, state: Any) -> Best:
+        """Return the result and its loss."""
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """A static choice: `steps` (K) steps of `eps / steps` along `direction`. With 0 steps the start is the result."""
+    """A static choice: `steps` steps of `method` from `start`, `restarts` times. With 0 steps the start is the result.
+
+    Parts combine freely: `Optimizer(10, Climb((SMOOTH, MOMENTUM, SIGN), diverse))` is the TI-DI-MI-FGSM. Of the methods
+    only `FAB` has no name among OPTIMIZERS: it needs a loss with a boundary, which no objective has.
+    """
 
     steps: int
-    direction: Direction = SIGN
+    method: Method = field(default_factory=Climb)
+    start: Start = starts.given
+    restarts: int = 1
 
 
 def fgsm(steps: int | None = None) -> Optimizer:
@@ -65,13 +58,87 @@ def fgsm(steps: int | None = None) -> Optimizer:
 
 def pgd(steps: int | None = None) -> Optimizer:
     """Return the multi-step attack, of 10 steps if not given."""
-    if steps is not None and steps < 1:
-        raise InputError(f"steps is {steps}; pgd needs at least 1")
-    return Optimizer(10 if steps is None else steps)
+    return Optimizer(_steps("pgd", steps, 10))
 
 
-OPTIMIZERS: dict[str, Callable[[int | None], Optimizer]] = {"fgsm": fgsm, "pgd": pgd}
-"""By name, from the number of steps (None: the benchmark's)."""
+def pgd_random_start(steps: int | None = None) -> Optimizer:
+    """Return PGD from a random point of the ball."""
+    return Optimizer(_steps("pgd_random_start", steps, 10), start=starts.uniform)
+
+
+def pgd_restarts(steps: int | None = None) -> Optimizer:
+    """Return PGD, then PGD from four random points of the ball, `steps` each; the one that ends highest is kept."""
+    return Optimizer(_steps("pgd_restarts", steps, 10), start=starts.given_first, restarts=5)
+
+
+def mi_fgsm(steps: int | None = None) -> Optimizer:
+    """Return PGD with momentum."""
+    return Optimizer(_steps("mi_fgsm", steps, 10), Climb((MOMENTUM, SIGN)))
+
+
+def ni_fgsm(steps: int | None = None) -> Optimizer:
+    """Return PGD with Nesterov's momentum: its gradient is taken ahead, at times outside of the ball and of [0, 1]."""
+    return Optimizer(_steps("ni_fgsm", steps, 10), Climb((NESTEROV, SIGN)))
+
+
+def di_fgsm(steps: int | None = None) -> Optimizer:
+    """Return PGD whose gradient is taken, half of the time, on a smaller copy."""
+    return Optimizer(_steps("di_fgsm", steps, 10), Climb(transform=diverse))
+
+
+def ti_fgsm(steps: int | None = None) -> Optimizer:
+    """Return PGD on the smoothed gradient."""
+    return Optimizer(_steps("ti_fgsm", steps, 10), Climb((SMOOTH, SIGN)))
+
+
+def apgd(steps: int | None = None) -> Optimizer:
+    """Return APGD, of 100 steps if not given, from its own random start."""
+    return Optimizer(_steps("apgd", steps, 100), APGD(), starts.surface)
+
+
+def square(steps: int | None = None) -> Optimizer:
+    """Return Square, from its own random start; `steps` counts evaluations, and is 1000 if not given."""
+    return Optimizer(_steps("square", steps, 1000), Square(), starts.stripes)
+
+
+def random_uniform(steps: int | None = None) -> Optimizer:
+    """Return the best of `steps` (1) draws of uniform noise."""
+    return Optimizer(_steps("random_uniform", steps, 1), Chance(noises.uniform))
+
+
+def random_sign(steps: int | None = None) -> Optimizer:
+    """Return the best of `steps` (1) draws of sign noise."""
+    return Optimizer(_steps("random_sign", steps, 1), Chance(noises.sign))
+
+
+def random_gaussian(steps: int | None = None) -> Optimizer:
+    """Return the best of `steps` (1) draws of clipped normal noise."""
+    return Optimizer(_steps("random_gaussian", steps, 1), Chance(noises.gaussian))
+
+
+OPTIMIZERS: dict[str, Callable[[int | None], Optimizer]] = {
+    make.__name__: make
+    for make in (
+        fgsm,
+        pgd,
+        pgd_random_start,
+        pgd_restarts,
+        mi_fgsm,
+        ni_fgsm,
+        di_fgsm,
+        ti_fgsm,
+        apgd,
+        square,
+        random_uniform,
+        random_sign,
+        random_gaussian,
+    )
+}
+"""By name, from the number of steps (None: the benchmark's, or the publication's).
+
+What a frame costs, for K steps: K forward and backward passes; `apgd` one forward pass more, and `pgd_restarts` five
+times K with a forward pass each; `square` and the `random_` ones K forward passes.
+"""
 
 NO_STEPS = Optimizer(0)
 """No gradient at all: what the clean and the random baseline use."""
@@ -84,15 +151,9 @@ def optimizer(name: str, steps: int | None = None) -> Optimizer:
     return OPTIMIZERS[name](steps)
 
 
-def _inwards(image: jax.Array, step: jax.Array) -> jax.Array:
-    """Return image + step, rounded towards the image."""
-    total = image + step
-    # Knuth's two-sum: image + step == total + error, exactly.
-    part = total - image
-    error = (image - (total - part)) + (step - part)
-    overshot = error * jnp.sign(step) < 0
-    return jnp.where(overshot, jnp.nextafter(total, image), total)
-
-
-def _per_example(x: jax.Array) -> jax.Array:
-    return x[:, None, None, None]
+def _steps(name: str, steps: int | None, default: int) -> int:
+    if steps is None:
+        return default
+    if steps < 1:
+        raise InputError(f"steps is {steps}; {name} needs at least 1")
+    return steps

@@ -1,0 +1,90 @@
+"""What every method works on: the ball around a clean image, the projection onto it, and the best point seen."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+Loss = Callable[[jax.Array], jax.Array]
+"""What is maximised: images [B, H, W, C] -> [B], each example's value from its own image alone."""
+
+Tree = TypeVar("Tree")
+
+
+@struct.dataclass
+class Ball:
+    """All images within the budget of a clean one, and within [0, 1]."""
+
+    lower: jax.Array  #: [B, H, W, C]
+    upper: jax.Array  #: [B, H, W, C]
+
+
+def ball(image: jax.Array, eps: jax.Array) -> Ball:
+    """Return the L-inf ball of radius `eps` [B] around `image` [B, H, W, C], cut to [0, 1].
+
+    Its bounds are rounded inwards: no float32 in it is further than `eps` from the image, even by a rounding error.
+    """
+    eps = per_pixel(eps)
+    return Ball(jnp.maximum(_inwards(image, -eps), 0.0), jnp.minimum(_inwards(image, eps), 1.0))
+
+
+def project(bounds: Ball, image: jax.Array) -> jax.Array:
+    """Return the point of the ball nearest to `image` [B, H, W, C]."""
+    return jnp.clip(image, bounds.lower, bounds.upper)
+
+
+@struct.dataclass
+class Problem:
+    """Where a loss is to be maximised; nothing of it is shared between examples."""
+
+    image: jax.Array  #: [B, H, W, C] clean, in [0, 1]
+    bounds: Ball  #: around it
+    eps: jax.Array  #: [B] its radius
+    start: jax.Array  #: [B, H, W, C] in the ball: the starting point unless the optimizer has its own
+    keys: jax.Array | None = None  #: [B] of methods that draw at random
+
+
+@struct.dataclass
+class Best:
+    """The best point of each example so far."""
+
+    image: jax.Array  #: [B, H, W, C]
+    value: jax.Array  #: [B] its loss; -inf as long as none was known
+
+
+def unknown(image: jax.Array) -> Best:
+    """Return `image` [B, H, W, C] as the best point for want of another: any loss that is a number beats it."""
+    return Best(image, jnp.full(len(image), -jnp.inf, image.dtype))
+
+
+def keep(best: Best, image: jax.Array, value: jax.Array) -> Best:
+    """Return the better of two points in each example; a loss that is not a number is never better."""
+    return choose(value > best.value, Best(image, value), best)
+
+
+def choose(chosen: jax.Array, one: Tree, other: Tree) -> Tree:
+    """Return the examples of `one` where `chosen` [B], else those of `other`; both are trees of arrays [B, ...]."""
+    along = lambda leaf: chosen.reshape(-1, *[1] * (leaf.ndim - 1))  # noqa: E731
+    return jax.tree.map(lambda a, b: jnp.where(along(a), a, b), one, other)
+
+
+def keys_at(problem: Problem, t: int | jax.Array) -> jax.Array:
+    """Return each example's key [B] for step (or start) `t`."""
+    return jax.vmap(lambda key: jax.random.fold_in(key, t))(problem.keys)
+
+
+def per_pixel(x: jax.Array) -> jax.Array:
+    """Return a value an example [B] as [B, 1, 1, 1]."""
+    return x[:, None, None, None]
+
+
+def _inwards(image: jax.Array, step: jax.Array) -> jax.Array:
+    """Return image + step, rounded towards the image."""
+    total = image + step
+    # Knuth's two-sum: image + step == total + error, exactly.
+    part = total - image
+    error = (image - (total - part)) + (step - part)
+    overshot = error * jnp.sign(step) < 0
+    return jnp.where(overshot, jnp.nextafter(total, image), total)
