@@ -51,8 +51,8 @@ def on_golden_frame(function, golden, attack, objectives, images=None, shift=0.0
         repeat(embedding),
         repeat(clean) if images is None else np.concatenate(images),
         repeat(arrays["atk/gumbel_clean"]),
-        Draw(repeat(start), repeat(arrays["atk/gumbel_adv"])),
-        Threat(eps, attacks.objective_weights(names)),
+        Draw(repeat(start), repeat(arrays["atk/gumbel_adv"]), None),
+        Threat(eps, attacks.objective_weights(names), 0 * eps),
     )
     return jax.tree.map(lambda x: np.asarray(x).reshape(len(objectives), len(clean), *x.shape[1:]), result)
 

@@ -110,7 +110,7 @@ def test_any_sizes(sizes, tmp_path, agrees):
         decoded = victim.decode(params, belief) if victim.agent == "dreamer" else None
         attack, hunt = Attack(), threat(list(attacks.OBJECTIVES) * batch, [0.1] * 5 * batch)
         wide = lambda tree: jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x), 5, axis=0), tree)  # noqa: E731
-        drawn = Draw(jnp.zeros((5 * batch, 64, 64, 3)), wide(other))
+        drawn = Draw(jnp.zeros((5 * batch, 64, 64, 3)), wide(other), None)
         frame = wide(Frame(image, embedding, prediction, gumbel))
         loss = attacker_loss(attack, victim, params, frame, drawn, hunt)
         losses, pullback = jax.vjp(loss, frame.image)

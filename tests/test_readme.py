@@ -23,7 +23,7 @@ def test_the_study_file_is_valid():
 
 
 def test_the_python_examples_run():
-    load, step, attack, device = blocks("python")
+    load, step, attack, device, defended = blocks("python")
     rng = np.random.default_rng(0)
     names = {
         "action": np.zeros((2, 1), np.float32),
@@ -40,6 +40,9 @@ def test_the_python_examples_run():
     assert np.isfinite(names["played"].diagnostics["policy_kl"]).all()
     # The program of test_device_rollout.py, which takes the better part of a minute to compile.
     short = {"attack": attacks.Attack(attacks.optimizer("pgd", 2)), "mask": np.ones(8, bool)}
+    exec(defended, names | {"threat": None}, guarded := {})
+    assert guarded["adaptive"].adaptive
+    assert guarded["threat"].strength.tolist() == [50, 50]
     exec(device, names | short | {"played": None}, played := {})
     assert played["played"].returns.shape == (2,)
     assert np.isfinite(played["played"].diagnostics["policy_kl"]).all()

@@ -10,6 +10,7 @@ import pytest
 import wmjax
 from wmjax import rollout
 from wmjax.attacks import NO_STEPS, OBJECTIVES, Attack, draw, optimizer, threat
+from wmjax.attacks.defenses import defense, defense_strength
 from wmjax.core.errors import InputError
 from wmjax.victims.dreamer import Dreamer
 
@@ -72,9 +73,9 @@ def keys(seeds, stream):
 
 
 def play(params, attack=PGD, names=NAMES, eps=0.25, mask=FULL, seeds=SEEDS, env=None, record=range(BATCH), **kwargs):
-    budget = np.broadcast_to(np.asarray(eps), len(names))
+    aim = threat(names, np.broadcast_to(np.asarray(eps), len(names)), defense_strength(attack.defense))
     return rollout.host(
-        VICTIM, params, env or Waves(), attack, threat(names, budget), mask, seeds=seeds,
+        VICTIM, params, env or Waves(), attack, aim, mask, seeds=seeds,
         keys=keys(seeds, 0), attack_keys=keys(seeds, 1), record=list(record), **kwargs,
     )  # fmt: skip
 
@@ -180,7 +181,7 @@ def test_diagnostics_are_means_over_the_attacked_frames(params, clean):
 
 
 def one_step(params, state, image, t, attack=PGD, names=NAMES, eps=0.25, seeds=SEEDS, attacked=True):
-    aim = threat(names, np.broadcast_to(np.asarray(eps), len(names)))
+    aim = threat(names, np.broadcast_to(np.asarray(eps), len(names)), defense_strength(attack.defense))
     inputs = jax.device_put((state, image, keys(seeds, 0), keys(seeds, 1), aim), jax.devices()[0])
     return rollout.agent_step(VICTIM, attack, params, *inputs, np.int32(t), attacked=attacked)
 
@@ -229,6 +230,55 @@ def test_episodes_do_not_notice_each_other(params, attacked):
                 np.testing.assert_array_equal(values, getattr(attacked.traces[i], name))
             for name, values in other.diagnostics.items():
                 assert values[j] == attacked.diagnostics[name][i], name
+
+
+@pytest.fixture(scope="module")
+def defended(params):
+    """The clean episodes of an agent with a defense, by the defense's name."""
+    names = "jpeg", "median", "bits", "noise"
+    return {name: play(params, Attack(defense=defense(name)), ["clean"] * BATCH, 0.0, ~FULL) for name in names}
+
+
+@pytest.mark.parametrize("name", ["jpeg", "median", "bits", "noise"])
+def test_the_agent_sees_every_frame_through_its_defense(params, clean, defended, name):
+    guard, ours = defense(name), defended[name]
+    for i, trace in ours.traces.items():
+        np.testing.assert_array_equal(trace.frames[0], clean.traces[i].frames[0])
+        assert (trace.seen != trace.frames).any()
+        if not guard.random:
+            image, strength = jnp.asarray(trace.frames.astype(np.float32) / np.float32(255)), defense_strength(guard)
+            shown = guard.apply(image, jnp.full(T, strength, jnp.float32), jax.random.split(jax.random.key(0), T))
+            np.testing.assert_array_equal(trace.seen, np.round(np.asarray(shown) * 255))
+    assert (ours.returns != clean.returns).any()
+    for adaptive in (False, True):
+        result = play(params, Attack(optimizer("pgd", 2), defense=guard, adaptive=adaptive), eps=0.0)
+        assert_same_trajectories(result, ours)
+        assert not result.diagnostics["policy_kl"].any()
+
+
+@pytest.mark.parametrize("name", ["jpeg", "median", "bits", "noise"])
+def test_an_adaptive_attack_looks_through_the_defense(params, midway, name):
+    state, image = midway
+    losses = {}
+    for adaptive in (False, True):
+        attack = Attack(optimizer("pgd", 5), "shared", defense(name), adaptive)
+        step = one_step(params, state, image, 3, attack, ["vsa"] * BATCH, 0.1)
+        assert (step.diagnostics["max_delta"] <= np.float32(0.1)).all()  # of the camera's frame, not of what comes out
+        assert (step.diagnostics["zero_grad"] < 1).all()
+        losses[adaptive] = step.diagnostics["loss_last"], -step.diagnostics["value_adv"]
+    assert (losses[False][0] != losses[False][1]).any()  # it aims at an agent without a defense
+    assert np.isclose(*losses[True], rtol=1e-4).all() == (
+        name != "noise"
+    )  # it knows the noise of latents, not of frames
+
+
+def test_an_attack_on_the_mean_over_draws(params):
+    by_draws = {n: play(params, Attack(optimizer("pgd", 3), draws=n), ["vsa"] * BATCH) for n in (1, 4)}
+    one, four = (result.traces[0].seen for result in by_draws.values())
+    assert (one != four).any()
+    shared = [play(params, Attack(optimizer("pgd", 3), "shared", draws=n), ["vsa"] * BATCH) for n in (1, 4)]
+    for name in ("loss_first", "loss_last", "value_adv"):  # all draws are the agent's own
+        np.testing.assert_allclose(shared[0].diagnostics[name], shared[1].diagnostics[name], rtol=1e-3, err_msg=name)
 
 
 def test_traces_are_those_asked_for(params, attacked):

@@ -1,12 +1,14 @@
-"""What hurts an agent (objectives), how hard it is sought (optimizers), and when (timing), put together in `attack`."""
+"""What hurts an agent (objectives), how it is sought (optimizers), when (timing), and what defends it (defenses)."""
 
 from wmjax.attacks.attack import Attack, Frame, Perturbed, Threat, draw, maximise, perturb, threat
+from wmjax.attacks.defenses import DEFENSES, Defense, defense, defense_strength, through
 from wmjax.attacks.objectives import OBJECTIVES, drift, losses, objective_weights
 from wmjax.attacks.optimizers import NO_STEPS, OPTIMIZERS, Method, Optimizer, optimizer
 from wmjax.attacks.problem import Ball, Best, Problem, ball, project
 from wmjax.attacks.timing import MODES, mask
 
 __all__ = [
+    "DEFENSES",
     "MODES",
     "NO_STEPS",
     "OBJECTIVES",
@@ -14,6 +16,7 @@ __all__ = [
     "Attack",
     "Ball",
     "Best",
+    "Defense",
     "Frame",
     "Method",
     "Optimizer",
@@ -21,6 +24,8 @@ __all__ = [
     "Problem",
     "Threat",
     "ball",
+    "defense",
+    "defense_strength",
     "draw",
     "drift",
     "losses",
@@ -31,4 +36,5 @@ __all__ = [
     "perturb",
     "project",
     "threat",
+    "through",
 ]

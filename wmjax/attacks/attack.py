@@ -1,6 +1,6 @@
 """One attacked frame: objective, optimizer and latent noise put together around a victim's `update . embed`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from wmjax.attacks.defenses import DEFENSES, Defense, through
 from wmjax.attacks.objectives import NEEDS_DISTANCE, OBJECTIVES, losses, objective_weights
 from wmjax.attacks.optimizers import NO_STEPS, Optimizer
 from wmjax.attacks.problem import Best, Loss, Problem, ball, keep, keys_at, per_pixel, project, unknown
@@ -30,12 +31,19 @@ class Attack:
 
     optimizer: Optimizer = NO_STEPS
     noise: str = "fresh"
+    defense: Defense = DEFENSES["none"]  #: the agent sees every frame through it, attacked or not
+    adaptive: bool = False  #: the attacker knows the defense: its gradient goes through it
+    draws: int = 1  #: of latent noise, and of a random defense that it knows, over which its loss is averaged (EOT)
 
     def __post_init__(self) -> None:
         if not isinstance(self.optimizer, Optimizer):
             raise InputError(f"optimizer is {self.optimizer!r:.80}; expected one made by wmjax.attacks.optimizer")
         if self.noise not in NOISES:
             raise unknown_name("noise", self.noise, NOISES)
+        if not isinstance(self.defense, Defense):
+            raise InputError(f"defense is {self.defense!r:.80}; expected one made by wmjax.attacks.defense")
+        if type(self.draws) is not int or self.draws < 1:
+            raise InputError(f"draws is {self.draws!r:.80}; expected a whole number from 1")
 
 
 @struct.dataclass
@@ -44,12 +52,14 @@ class Threat:
 
     eps: jax.Array  #: [B] L-inf budget in image units
     weights: jax.Array  #: [B, objectives] what is maximised; all zero: nothing, which is random noise in the ball
+    strength: jax.Array  #: [B] of the agent's defense
 
 
-def threat(objectives: Sequence[str], eps: Sequence[float]) -> Threat:
+def threat(objectives: Sequence[str], eps: Sequence[float], strength: float = 0.0) -> Threat:
     """Return the threat of `objectives` and budgets `eps`, one an example, in image units: 8 grey levels are 8 / 255.
 
-    Raises InputError for an unknown objective, or a budget outside [0, 1].
+    `strength` is that of the agent's defense, from `defense_strength`. Raises InputError for an unknown objective, or a
+    budget outside [0, 1].
     """
     given = np.asarray(eps, np.float64)
     if given.shape != (len(objectives),) or not ((given >= 0) & (given <= 1)).all():
@@ -57,7 +67,8 @@ def threat(objectives: Sequence[str], eps: Sequence[float]) -> Threat:
     budget = given.astype(np.float32)
     above = budget > given  # rounded up; never attack with more than was asked for
     budget = np.where(above, np.nextafter(budget, np.float32(0)), budget)
-    return Threat(eps=jnp.asarray(budget), weights=jnp.asarray(objective_weights(objectives)))
+    strengths = jnp.full(len(objectives), strength, jnp.float32)
+    return Threat(jnp.asarray(budget), jnp.asarray(objective_weights(objectives)), strengths)
 
 
 @struct.dataclass
@@ -65,7 +76,7 @@ class Frame:
     """What an attack on one frame starts from."""
 
     image: jax.Array  #: [B, H, W, C] clean, in [0, 1]
-    embedding: Embedding  #: of that image
+    embedding: Embedding  #: of that image, as the agent sees it through its defense
     prediction: Prediction
     noise: jax.Array  #: [B, G, K] the Gumbel draw with which the agent will act
 
@@ -76,7 +87,7 @@ class Draw:
 
     start: jax.Array  #: [B, H, W, C] uniform in [-1, 1]
     gumbel: jax.Array  #: [B, G, K] latent noise of its passes where it does not know the agent's
-    keys: jax.Array | None = None  #: [B] for the optimizers that draw more; fgsm and pgd do not
+    keys: jax.Array  #: [B] for what else is random: some optimizers, defenses, and further draws
 
 
 def draw(victim: Victim, keys: jax.Array) -> Draw:
@@ -116,15 +127,54 @@ def attacker_noise(attack: Attack, noise: jax.Array, drawn: Draw) -> tuple[jax.A
 
 def attacker_loss(attack: Attack, victim: Victim, params: Params, frame: Frame, drawn: Draw, threat: Threat) -> Loss:
     """Return what `perturb`, with the same arguments, maximises: a function of the image, [B, H, W, C] -> [B]."""
-    clean_noise, adv_noise = attacker_noise(attack, frame.noise, drawn)
-    _, clean = victim.update(params, frame.prediction, frame.embedding, clean_noise)
-    clean = jax.lax.stop_gradient(clean)
+    aim, n = attacker_aim(attack, victim, params, frame, drawn, threat), attack.draws
 
     def loss(image: jax.Array) -> jax.Array:
-        _, adv = victim.update(params, frame.prediction, victim.embed(params, image), adv_noise)
-        return jnp.sum(threat.weights * losses(clean, adv), axis=-1)
+        if not attack.adaptive:
+            return aim(victim.embed(params, image))
+        if not attack.defense.random:
+            return aim(victim.embed(params, through(attack.defense, image, threat.strength, drawn.keys)))
+        seen = through(attack.defense, _copies(image, n), _copies(threat.strength, n), _keys(drawn, n))
+        return aim(victim.embed(params, seen))
 
     return loss
+
+
+def attacker_aim(
+    attack: Attack, victim: Victim, params: Params, frame: Frame, drawn: Draw, threat: Threat
+) -> Callable[[Embedding], jax.Array]:
+    """Return what `perturb` maximises [B] as a function of the embedding of what the agent sees.
+
+    It is one for each example, [B, ...], or for each of its draws, [draws * B, ...]; all draws make one batch.
+    """
+    clean_noise, adv_noise = attacker_noise(attack, frame.noise, drawn)
+    knows = attack.adaptive or attack.defense.name == "none"
+    embedding = frame.embedding if knows else victim.embed(params, frame.image)
+    _, clean = victim.update(params, frame.prediction, embedding, clean_noise)
+    clean, n = jax.lax.stop_gradient(clean), attack.draws
+    if n > 1 and attack.noise == "fresh":
+        adv_noise = jax.vmap(lambda key: jax.random.gumbel(key, victim.latent_shape))(_keys(drawn, n))
+    elif adv_noise is not None:
+        adv_noise = _copies(adv_noise, n)
+
+    def aim(embedding: Embedding) -> jax.Array:
+        count = n * len(threat.eps) // jax.tree.leaves(embedding)[0].shape[0]
+        _, adv = victim.update(params, _copies(frame.prediction, n), _copies(embedding, count), adv_noise)
+        values = jnp.sum(_copies(threat.weights, n) * losses(_copies(clean, n), adv), axis=-1)
+        return jnp.mean(values.reshape(n, -1), axis=0)
+
+    return aim
+
+
+def _keys(drawn: Draw, n: int) -> jax.Array:
+    """Return the keys [n * B] of all draws."""
+    one = lambda draw: jax.vmap(lambda key: jax.random.fold_in(key, 2**31 + draw))(drawn.keys)  # noqa: E731
+    return jnp.concatenate([one(draw) for draw in range(n)])
+
+
+def _copies(tree: Any, n: int) -> Any:
+    """Return `n` copies of a batch, one after the other: leaves [B, ...] -> [n * B, ...]."""
+    return tree if n == 1 else jax.tree.map(lambda leaf: jnp.concatenate([leaf] * n), tree)
 
 
 def perturb(attack: Attack, victim: Victim, params: Params, frame: Frame, drawn: Draw, threat: Threat) -> Perturbed:

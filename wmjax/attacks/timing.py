@@ -1,10 +1,9 @@
 """When an attack may touch the frame: the temporal modes of ARB4WM (arXiv 2606.16605) as boolean masks."""
 
-import re
-
 import numpy as np
 
 from wmjax.core.errors import InputError
+from wmjax.core.naming import split_number
 
 MODES = ("full", "first_half", "second_half", "sparse(n)")
 """Every frame; t < T/2; t >= T/2; every n-th frame, from the first."""
@@ -20,6 +19,7 @@ def mask(mode: str, steps: int) -> np.ndarray:
             return 2 * t < steps
         case "second_half":
             return 2 * t >= steps
-    if found := re.fullmatch(r"sparse\(([1-9][0-9]{0,5})\)", mode):
-        return t % int(found[1]) == 0
+    name, every = split_number(mode)
+    if name == "sparse" and every is not None:
+        return t % every == 0
     raise InputError(f"unknown mode {mode!r:.80}; known: {', '.join(MODES)}, with n a whole number from 1")

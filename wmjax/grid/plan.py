@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import groupby, product
 
-from wmjax.attacks.optimizers import optimizer
 from wmjax.core.errors import InputError
 from wmjax.envs import spec as env_spec
 from wmjax.grid.rows import SCHEMA_VERSION
@@ -65,10 +64,10 @@ def episodes(study: Study, cards: Mapping[str, Card]) -> list[Episode]:
     """
     budgets = [eps for eps in study.budgets if eps > 0]
     attacks = [
-        (objective, name, optimizer(name, study.steps if name == "pgd" else None).steps, study.noise)
+        (objective, name, steps, study.noise)
         for objective in study.objectives
         if objective != "random"
-        for name in study.optimizers
+        for name, steps in study.attacks()
     ]
     if "random" in study.objectives:
         attacks.append(("random", "none", 0, "none"))

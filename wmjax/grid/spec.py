@@ -15,6 +15,7 @@ from wmjax.attacks.objectives import OBJECTIVES
 from wmjax.attacks.optimizers import OPTIMIZERS, optimizer
 from wmjax.attacks.timing import mask
 from wmjax.core.errors import InputError, unknown_name
+from wmjax.core.naming import split_number
 from wmjax.envs import BACKENDS
 from wmjax.envs import spec as env_spec
 
@@ -32,11 +33,11 @@ class Study:
     objectives: tuple[str, ...]  #: pda, pea, vsa, lda, dca, random
     budgets: tuple[float, ...]  #: L-inf budgets eps in image units, in [0, 1]; "8/255" is 8 grey levels
     seeds: tuple[int, ...]  #: a list, or "20..39"
-    optimizers: tuple[str, ...] = ("fgsm", "pgd")
+    optimizers: tuple[str, ...] = ("fgsm", "pgd")  #: names of OPTIMIZERS, with steps of their own or without: apgd(20)
     modes: tuple[str, ...] = ("full",)  #: full, first_half, second_half, sparse(n)
     tasks: tuple[str, ...] = ()  #: empty: each victim on the task that it was trained on
     noise: str = "fresh"  #: what the attacker knows of the agent's latent sampling: fresh, shared, mode
-    steps: int = 10  #: gradient steps of pgd
+    steps: int = 10  #: steps of the optimizers that do not say their own; fgsm always takes one
     episode_steps: int = 500  #: agent steps an episode; 500 is a whole one
     backend: str = "host"  #: host: MuJoCo in C and its own pixels; device: both in JAX, one program with the attack
     name: str = "study"
@@ -58,8 +59,10 @@ class Study:
                 raise unknown_name("objective", objective, [*OBJECTIVES, "random"])
         if set(self.objectives) != {"random"} and not self.optimizers:
             raise InputError(f"optimizers is empty; objectives other than random need one of {', '.join(OPTIMIZERS)}")
-        for name in self.optimizers:
-            optimizer(name, self.steps if name == "pgd" else None)
+        if twice := [pair for pair, count in Counter(self.attacks()).items() if count > 1]:
+            raise InputError(f"optimizers lists {twice[0][0]} of {twice[0][1]} steps more than once")
+        if not 1 <= self.steps <= 10_000:
+            raise InputError(f"steps is {self.steps}; allowed: 1 to 10000")
         for eps in self.budgets:
             if not 0 <= eps <= 1:
                 raise InputError(
@@ -74,14 +77,24 @@ class Study:
             raise unknown_name("noise", self.noise, NOISES)
         if self.backend not in BACKENDS:
             raise unknown_name("backend", self.backend, BACKENDS)
-        if not 1 <= self.steps <= 10_000:
-            raise InputError(f"steps is {self.steps}; allowed: 1 to 10000")
         if not 1 <= self.episode_steps <= 500:
             raise InputError(f"episode_steps is {self.episode_steps}; allowed: 1 to 500")
         for mode in self.modes:
             mask(mode, self.episode_steps)
         if not self.name.replace("-", "").replace("_", "").isalnum() or len(self.name) > 64:
             raise InputError(f"name is {self.name!r:.80}; allowed: letters, digits, - and _, at most 64")
+
+    def attacks(self) -> list[tuple[str, int]]:
+        """Return name and steps of every optimizer; raises InputError for one that is unknown or cannot take them."""
+        pairs = []
+        for text in self.optimizers:
+            name, own = split_number(text)
+            steps = None if name == "fgsm" and own is None else self.steps if own is None else own
+            try:
+                pairs.append((name, optimizer(name, steps).steps))
+            except InputError as error:
+                raise InputError(f"optimizers: {error}") from None
+        return pairs
 
 
 def read_study(path: str | Path | None = None) -> Study:

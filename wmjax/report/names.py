@@ -12,6 +12,7 @@ OBJECTIVES = {
 }
 """Objective to (label, what it attacks), in the benchmark's order (arXiv 2606.16605)."""
 
+_SHORT = ("apgd", "di_fgsm", "fgsm", "mi_fgsm", "ni_fgsm", "pgd", "ti_fgsm")
 _MODES = ("full", "first_half", "second_half")
 
 
@@ -24,7 +25,7 @@ def optimizer_label(name: str, steps: int) -> str:
     """Return `FGSM`, `PGD-10`: the optimizer with its gradient steps where they are several; `none` as it is."""
     if name == "none":
         return name
-    label = name.upper() if name in ("fgsm", "pgd") else name
+    label = name.upper().replace("_", "-") if name in _SHORT else name
     return f"{label}-{steps}" if steps > 1 else label
 
 

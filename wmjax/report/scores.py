@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wmjax.core.naming import split_number
 from wmjax.metrics import interval, nauc, resampled_means, valid_mean
 from wmjax.report.folder import Rows
 from wmjax.report.names import mode_order, objective_order, optimizer_label
@@ -135,9 +136,13 @@ def _unseen(study: Mapping[str, Any], seen: Iterable[Attack]) -> set[Attack]:
     """Return the study's attacks that have no row at all yet."""
     pairs = {("random", "none")} if "random" in study.get("objectives", ()) else set()
     pairs |= set(product({*study.get("objectives", ())} - {"random"}, study.get("optimizers", ())))
-    pairs -= {(attack.objective, attack.optimizer) for attack in seen}
-    steps = {"none": 0, "fgsm": 1}
-    return {Attack(*pair, steps.get(pair[1], study.get("steps", 0)), str(study.get("noise"))) for pair in pairs}
+    steps, found = {"none": 0, "fgsm": 1}, set()
+    for objective, text in pairs:
+        name, own = split_number(text)
+        count = steps.get(name, study.get("steps", 0)) if own is None else own
+        found.add(Attack(objective, name, count, str(study.get("noise"))))
+    known = {attack[:3] for attack in seen}
+    return {attack for attack in found if attack[:3] not in known}
 
 
 def clean_returns(rows: Rows, victim: str, task: str) -> tuple[Estimate, int]:

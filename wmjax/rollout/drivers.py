@@ -10,6 +10,7 @@ import numpy as np
 from flax import struct
 
 from wmjax.attacks.attack import Attack, Threat
+from wmjax.attacks.defenses import defense_strength
 from wmjax.core.errors import InputError
 from wmjax.envs import dmc
 from wmjax.envs.device import DeviceEnv, begin, go_on, look
@@ -43,7 +44,7 @@ def host(
     called before every agent step, and may raise to stop. Raises InputError for arguments that do not fit together.
     """
     batch = len(seeds)
-    _check(env, threat, mask, batch, keys, attack_keys, record)
+    _check(env, attack, threat, mask, batch, keys, attack_keys, record)
     params, place = _placed(params)
     state, totals = place((initial_state(victim, batch), no_diagnostics(batch)))
     keys, attack_keys, threat = place((keys, attack_keys, threat))
@@ -154,7 +155,7 @@ def device(
     """
     if not isinstance(env, DeviceEnv):
         raise InputError(f'env is a {type(env).__name__}; expected one of wmjax.envs.make(task, backend="device")')
-    _check(env, threat, mask, len(seeds), keys, attack_keys, record)
+    _check(env, attack, threat, mask, len(seeds), keys, attack_keys, record)
     params, place = _placed(params)
     scene, task = place((env.scene, dict(env.params)))
     world_keys, keys, attack_keys, threat = place((env.keys(seeds), keys, attack_keys, threat))
@@ -197,6 +198,7 @@ def _accumulate(totals: dict[str, jax.Array], new: dict[str, jax.Array]) -> dict
 
 def _check(
     env: HostEnv | DeviceEnv,
+    attack: Attack,
     threat: Threat,
     mask: np.ndarray,
     batch: int,
@@ -208,6 +210,9 @@ def _check(
     for name, shape in shapes.items():
         if shape != (batch,):
             raise InputError(f"{name} has shape {shape}; expected ({batch},), one for each of the {batch} seeds")
+    if attack.defense.strength is not None:
+        for strength in np.asarray(threat.strength).tolist():
+            defense_strength(attack.defense, strength)
     if not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.ndim != 1 or not mask.size:
         raise InputError(f"mask is {mask!r:.80}; expected a bool array, one entry an agent step: wmjax.attacks.mask")
     if len(mask) > env.spec.episode_steps:

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from wmjax.attacks.attack import Attack, Draw, Frame, Perturbed, Threat, attacker_noise, draw, perturb
-from wmjax.attacks.objectives import drift, losses
+from wmjax.attacks.attack import Attack, Draw, Frame, Perturbed, Threat, attacker_aim, attacker_loss, draw, perturb
+from wmjax.attacks.defenses import Defense
+from wmjax.attacks.objectives import drift
 from wmjax.core.distributions import OneHot
 from wmjax.victims.base import Belief, Embedding, Internals, Params, Prediction, Victim
 
@@ -91,7 +92,8 @@ def agent_step(
     noise, image = _sense(victim, image, keys, t)
     prediction = _predict(victim, params, state.belief, state.action)
     unattacked = _predict(victim, params, state.twin, state.action)
-    frame = Frame(image, _embed(victim, params, image), prediction, noise)
+    shown = _defend(attack.defense, image, keys, t, threat.strength)
+    frame = Frame(image, _embed(victim, params, shown), prediction, noise)
     twin, *_ = _respond(victim, params, unattacked, frame.embedding, noise)
     drawn = _draw(victim, attack_keys, t)
     none = jnp.zeros_like(threat.eps)
@@ -100,7 +102,8 @@ def agent_step(
         lambda: _perturb(attack, victim, params, frame, drawn, threat),
         lambda: Perturbed(image, none, none),
     )
-    embedding = _embed(victim, params, perturbed.image)
+    seen = _defend(attack.defense, perturbed.image, keys, t, threat.strength)
+    embedding = _embed(victim, params, seen)
     belief, action, adv, nan = _respond(victim, params, prediction, embedding, noise)
     _, _, clean, _ = _respond(victim, params, prediction, frame.embedding, noise)
 
@@ -109,7 +112,7 @@ def agent_step(
         return found | {"drift_h": _distance(prediction.deter, unattacked.deter)}
 
     diagnostics = _either(attacked, judged, lambda: no_diagnostics(len(none)))
-    return Step(AgentState(belief, action, twin), perturbed.image, nan, diagnostics)
+    return Step(AgentState(belief, action, twin), seen, nan, diagnostics)
 
 
 def _either(condition: bool | jax.Array, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
@@ -124,6 +127,13 @@ def _sense(victim: Victim, image: jax.Array, keys: jax.Array, t: jax.Array) -> t
     """Return the agent's Gumbel noise [B, G, K] at time `t`, and the image in [0, 1]."""
     noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, t), victim.latent_shape))(keys)
     return noise, jnp.take(_LEVELS, image, mode="clip")
+
+
+@partial(jax.jit, static_argnums=0)
+def _defend(defense: Defense, image: jax.Array, keys: jax.Array, t: jax.Array, strength: jax.Array) -> jax.Array:
+    """Return what the agent is shown of `image`; a random defense draws the same for a frame, attacked or not."""
+    at = lambda key: jax.random.fold_in(jax.random.fold_in(key, t), 1)  # noqa: E731
+    return defense.apply(image, strength, jax.vmap(at)(keys))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -174,10 +184,11 @@ def _judge(
     adv: Internals,
 ) -> dict[str, jax.Array]:
     """Return the diagnostics [B] of an attacked frame: `clean` and `adv` are the agent's own two responses to it."""
-    clean_noise, adv_noise = attacker_noise(attack, frame.noise, drawn)
-    _, aimed_from = victim.update(params, frame.prediction, frame.embedding, clean_noise)
-    _, aimed_at = victim.update(params, frame.prediction, embedding, adv_noise)
     image = frame.image
+    if attack.defense.name == "none":
+        loss_last = attacker_aim(attack, victim, params, frame, drawn, threat)(embedding)
+    else:  # what the attacker takes the agent to see is not what it sees
+        loss_last = attacker_loss(attack, victim, params, frame, drawn, threat)(perturbed.image)
     drift_z, _ = drift(clean, adv)
     inside = (image > 0) & (image < 1)
     edge = (perturbed.image <= 0) | (perturbed.image >= 1)
@@ -192,7 +203,7 @@ def _judge(
         "drift_z": drift_z,
         "post_prior_kl": jnp.sum(posterior.kl(prior), axis=-1),
         "loss_first": perturbed.loss_first,
-        "loss_last": jnp.sum(threat.weights * losses(aimed_from, aimed_at), axis=-1),
+        "loss_last": loss_last,
         "zero_grad": perturbed.zero_grad,
         "saturated": jnp.mean((inside & edge).astype(jnp.float32), axis=(1, 2, 3)),
         "max_delta": jnp.max(jnp.abs(perturbed.image - image), axis=(1, 2, 3)),
