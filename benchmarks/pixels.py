@@ -17,9 +17,10 @@ from unittest import mock
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-import imageio.v3 as imageio
+
 import jax
 import numpy as np
+from PIL import Image
 
 import wmjax
 from benchmarks.control import KINDS, Visits, visit
@@ -130,7 +131,7 @@ def main() -> None:
             row |= {f"reward {kind}": visits.reward}
             if args.out:
                 args.out.mkdir(parents=True, exist_ok=True)
-                imageio.imwrite(args.out / f"{task}-{kind}.png", picture(*pair))
+                Image.fromarray(picture(*pair)).save(args.out / f"{task}-{kind}.png")
         if not rows:
             print("".join(f"{name:>{len(name) + 2 if i else 24}}" for i, name in enumerate(row)))
         cells = [f"{value:>{len(name) + 2}.3g}" for name, value in list(row.items())[1:]]
