@@ -145,6 +145,13 @@ def test_long_episodes_are_played_in_equal_parts(agent, env, attacked):
     assert seen == [0, T]
 
 
+@pytest.mark.parametrize(
+    ("steps", "batch", "call"), [(500, 4, 50), (500, 256, 50), (500, 4096, 2), (499, 1, 1), (7, 1, 7)]
+)
+def test_calls_are_of_equal_length_and_bounded_memory(steps, batch, call):
+    assert drivers._call(steps, batch) == call
+
+
 def test_a_world_that_breaks_is_flagged_and_leaves_the_others_alone(agent, env, attacked):
     victim, params = agent
     broken = params | {"actor": jax.tree.map(lambda x: x * np.nan, params["actor"])}

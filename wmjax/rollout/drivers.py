@@ -20,8 +20,11 @@ from wmjax.rollout.outcome import Rollout, outcome, traces
 from wmjax.rollout.step import AgentState, agent_step, initial_state, no_diagnostics
 from wmjax.victims.base import Params, Victim
 
-_SEGMENT = 50
-"""Most agent steps in one call of a device's program; between calls a study tells its progress, and can be stopped."""
+_STEPS = 50
+"""Most agent steps in one call of a device's program: between calls a study tells its progress, and can be stopped."""
+
+_FRAMES = 12_800
+"""Most frames that a call returns, of 25 kB each: as the camera and as the agent saw it."""
 
 
 def host(
@@ -162,7 +165,7 @@ def device(
     kept, frames, rewards, nan = list(record), [], [], np.zeros(len(seeds), bool)
 
     loop = _start(victim, env.world, task, world_keys)
-    length = next(n for n in range(_SEGMENT, 0, -1) if len(mask) % n == 0)
+    length = _call(len(mask), len(seeds))
     for t in range(0, len(mask), length):
         on_step(t)
         now = place(mask[t : t + length])
@@ -174,6 +177,12 @@ def device(
             frames.append([np.asarray(part)[:, kept] for part in (past.frame, past.seen, reward, past.action)])
     parts = [np.concatenate(part) for part in zip(*frames, strict=True)]
     return outcome(np.concatenate(rewards), nan, loop.totals, int(np.sum(mask)), traces(parts, kept))
+
+
+def _call(steps: int, batch: int) -> int:
+    """Return how many of an episode's agent steps one call makes: the same in every call, so that one program serves."""
+    most = min(_STEPS, max(1, _FRAMES // batch))
+    return next(n for n in range(most, 0, -1) if steps % n == 0)
 
 
 def _placed(params: Params) -> tuple[Params, Callable[[Any], Any]]:
