@@ -180,7 +180,7 @@ def device(
 
 
 def _call(steps: int, batch: int) -> int:
-    """Return how many of an episode's agent steps one call makes: the same in every call, so that one program serves."""
+    """Return how many of an episode's agent steps a call makes: the same in each, so that one program serves."""
     most = min(_STEPS, max(1, _FRAMES // batch))
     return next(n for n in range(most, 0, -1) if steps % n == 0)
 
