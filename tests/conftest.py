@@ -32,6 +32,13 @@ GOLDENS = {
 }
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _forget_programs():
+    """Let go of a module's compiled programs: they are so many that a process could not map them all in memory."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder with golden data and trained checkpoints."""

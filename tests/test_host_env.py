@@ -160,8 +160,8 @@ def test_divergence_is_flagged_and_freezes_the_episode():
 def test_wrong_input_is_named():
     with pytest.raises(InputError, match=r"unknown task 'dmc_walker_fly'; known: .*dmc_walker_walk"):
         envs.make("dmc_walker_fly")
-    with pytest.raises(InputError, match="unknown backend 'device'; known: host"):
-        envs.make("dmc_walker_walk", backend="device")
+    with pytest.raises(InputError, match="unknown backend 'cloud'; known: device, host"):
+        envs.make("dmc_walker_walk", backend="cloud")
     for name in ("batch", "workers"):
         for wrong in (0, 2.5, "2", True):
             with pytest.raises(InputError, match=f"{name} must be a whole number from 1, not {wrong!r}"):
