@@ -25,6 +25,10 @@ mode: it does not sample at all, and aims at the likeliest latent.
 """
 
 
+_LATENT, _DEFENSE = 2**30, 2**30 + 2**29
+"""What the keys of further draws are folded with, on from here: no step of an optimizer has such a number."""
+
+
 @dataclass(frozen=True)
 class Attack:
     """The static choices: one compiled program each."""
@@ -134,7 +138,7 @@ def attacker_loss(attack: Attack, victim: Victim, params: Params, frame: Frame, 
             return aim(victim.embed(params, image))
         if not attack.defense.random:
             return aim(victim.embed(params, through(attack.defense, image, threat.strength, drawn.keys)))
-        seen = through(attack.defense, _copies(image, n), _copies(threat.strength, n), _keys(drawn, n))
+        seen = through(attack.defense, _copies(image, n), _copies(threat.strength, n), _keys(drawn, n, _DEFENSE))
         return aim(victim.embed(params, seen))
 
     return loss
@@ -153,7 +157,7 @@ def attacker_aim(
     _, clean = victim.update(params, frame.prediction, embedding, clean_noise)
     clean, n = jax.lax.stop_gradient(clean), attack.draws
     if n > 1 and attack.noise == "fresh":
-        adv_noise = jax.vmap(lambda key: jax.random.gumbel(key, victim.latent_shape))(_keys(drawn, n))
+        adv_noise = jax.vmap(lambda key: jax.random.gumbel(key, victim.latent_shape))(_keys(drawn, n, _LATENT))
     elif adv_noise is not None:
         adv_noise = _copies(adv_noise, n)
 
@@ -166,9 +170,9 @@ def attacker_aim(
     return aim
 
 
-def _keys(drawn: Draw, n: int) -> jax.Array:
-    """Return the keys [n * B] of all draws."""
-    one = lambda draw: jax.vmap(lambda key: jax.random.fold_in(key, 2**31 + draw))(drawn.keys)  # noqa: E731
+def _keys(drawn: Draw, n: int, purpose: int) -> jax.Array:
+    """Return the keys [n * B] of all draws for one purpose."""
+    one = lambda draw: jax.vmap(lambda key: jax.random.fold_in(key, purpose + draw))(drawn.keys)  # noqa: E731
     return jnp.concatenate([one(draw) for draw in range(n)])
 
 
