@@ -16,18 +16,32 @@ import mujoco
 import numpy as np
 
 from wmjax.envs import TASKS, EnvSpec
+from wmjax.envs.base import GEOMETRY
 from wmjax.render.scene import Poses, poses
 
 with mock.patch.dict(os.environ, MUJOCO_GL="disabled"):  # dm_control would look for a display when imported
     from dm_control import suite
 
-GEOMETRY = ("geom_size", "geom_pos", "site_size", "site_pos")
 SECONDS = 5.0
 """Of an episode."""
 KNOT, KNOTS = 0.1, 10
 """Seconds for which a plan holds an action, and its number of actions."""
 PLANS, NOISE = 40, (0.3, 1.0)
 """Plans that are tried at a time, and by how much their actions, in [-1, 1], differ from those of the last one."""
+
+
+def state_of(physics: Any) -> dict[str, np.ndarray]:
+    """Return a copy of the state of dm_control's `physics`, by the argument names of `state_at`."""
+    values = {name: getattr(physics.model, name) for name in GEOMETRY}
+    return {
+        name: np.array(value)
+        for name, value in ({"qpos": physics.data.qpos, "qvel": physics.data.qvel} | values).items()
+    }
+
+
+def stacked(states: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return N states as arrays [N, ...]."""
+    return {name: np.stack([state[name] for state in states]) for name in states[0]}
 
 
 @dataclass(frozen=True)
@@ -50,13 +64,10 @@ def visit(spec: EnvSpec, kind: str, count: int, seed: int) -> Visits:
         times = rng.choice(steps, min(share, count - start), replace=False)
         for step, action in zip(range(steps), act(env, spec, rng), strict=False):
             if step in times:
-                values = [physics.data.qpos, physics.data.qvel, *(getattr(physics.model, name) for name in GEOMETRY)]
-                states.append([np.array(value) for value in values])
+                states.append(state_of(physics))
                 seen.append(poses(physics.data, physics.model))
             rewards.append(env.step(action).reward)
-    stacked = (np.stack(values) for values in zip(*states, strict=True))
-    state = dict(zip(("qpos", "qvel", *GEOMETRY), stacked, strict=True))
-    return Visits(state, jax.tree.map(lambda *leaves: np.stack(leaves), *seen), float(np.mean(rewards)))
+    return Visits(stacked(states), jax.tree.map(lambda *leaves: np.stack(leaves), *seen), float(np.mean(rewards)))
 
 
 def _randomly(env: Any, spec: EnvSpec, rng: np.random.Generator) -> Iterator[np.ndarray]:

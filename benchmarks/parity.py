@@ -5,13 +5,11 @@
 
 import argparse
 import json
-import os
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import jax
 import numpy as np
@@ -23,17 +21,14 @@ from benchmarks import control, pixels
 from benchmarks.returns import return_columns
 from wmjax import envs, runtime
 from wmjax.envs import dmc
+from wmjax.envs.base import GEOMETRY
 from wmjax.envs.dmc import physics
-
-with mock.patch.dict(os.environ, MUJOCO_GL="disabled"):  # dm_control would look for a display when imported
-    from dm_control import suite
 
 WORLDS = 16
 RESETS = 500
 STATES = 50
 MARKS = (2, 10, 50, 100)
 """Environment steps after which trajectories are compared; an agent step has two."""
-GEOMETRY = tuple(field.name for field in fields(dmc.Geometry))
 
 
 @dataclass(frozen=True)
@@ -50,17 +45,16 @@ class Truth:
 def load(task: str, seed: int = 0) -> Any:
     """Return dm_control's environment of a task."""
     spec = envs.spec(task)
-    return suite.load(spec.domain, spec.name, task_kwargs={"random": seed})
+    return control.suite.load(spec.domain, spec.name, task_kwargs={"random": seed})
 
 
 def starts(task: str, count: int) -> dict[str, np.ndarray]:
     """Return the states of `count` resets in dm_control: qpos, qvel and the geometry, [count, ...] each."""
-    env, rows = load(task), []
+    env, states = load(task), []
     for _ in range(count):
         env.reset()
-        model, data = env.physics.model, env.physics.data
-        rows.append([data.qpos.copy(), data.qvel.copy(), *(getattr(model, name).copy() for name in GEOMETRY)])
-    return dict(zip(("qpos", "qvel", *GEOMETRY), map(np.array, zip(*rows, strict=True)), strict=True))
+        states.append(control.state_of(env.physics))
+    return control.stacked(states)
 
 
 def play(task: str, start: dict[str, np.ndarray], actions: np.ndarray) -> Truth:

@@ -13,7 +13,6 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -23,13 +22,10 @@ import numpy as np
 from PIL import Image
 
 import wmjax
-from benchmarks.control import KINDS, Visits, visit
+from benchmarks.control import KINDS, Visits, suite, visit
 from wmjax.envs import TASKS, EnvSpec
 from wmjax.render.frame import frame
 from wmjax.render.scene import Poses, scene
-
-with mock.patch.dict(os.environ, MUJOCO_GL="disabled"):  # dm_control would look for a display when imported
-    from dm_control import suite
 
 
 @functools.cache

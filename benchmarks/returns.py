@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from benchmarks.control import GEOMETRY, suite
+from benchmarks.control import stacked, state_of, suite
 from wmjax import attacks, envs, rollout
 from wmjax.envs import dmc
 from wmjax.victims import zoo
@@ -13,13 +13,12 @@ SEEDS = np.arange(20, 40)
 
 def starts(task: str) -> dict[str, np.ndarray]:
     """Return the states in which the host's episodes of `SEEDS` start, by the argument names of `state_at`."""
-    spec, rows = envs.spec(task), []
+    spec, states = envs.spec(task), []
     for seed in SEEDS:
         env = suite.load(spec.domain, spec.name, task_kwargs={"random": int(seed)})
         env.reset()
-        values = env.physics.data.qpos, env.physics.data.qvel, *(getattr(env.physics.model, name) for name in GEOMETRY)
-        rows.append([np.array(value) for value in values])
-    return dict(zip(("qpos", "qvel", *GEOMETRY), map(np.stack, zip(*rows, strict=True)), strict=True))
+        states.append(state_of(env.physics))
+    return stacked(states)
 
 
 def return_columns(task: str) -> dict[str, float]:

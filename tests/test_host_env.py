@@ -13,10 +13,10 @@ import pytest
 
 from wmjax import envs
 from wmjax.core.errors import InputError
+from wmjax.envs.base import GEOMETRY
 from wmjax.render import BACKENDS
 
 ROOT = Path(__file__).parents[1]
-GEOMETRY = ("geom_size", "geom_pos", "site_size", "site_pos")
 
 # A plain dm_control loop, drawn by dm_control. Its own process, because one process can hold one GL context.
 REFERENCE = """

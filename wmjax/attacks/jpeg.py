@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from wmjax.core.grey import LEVELS
+
 _STEPS_LUMA = np.array(
     [
         [16, 11, 10, 16, 24, 40, 51, 61],
@@ -46,9 +48,6 @@ _TO_YCC = np.array([[19595, 38470, 7471], [-11059, -21709, 32768], [32768, -2743
 _YCC_OFFSET = np.array([32768, (128 << 16) + 32767, (128 << 16) + 32767], np.int32)[None, :, None, None]
 _TO_RGB = np.array([[0, 91881], [-22554, -46802], [116130, 0]], np.int32)
 
-# The grey levels in [0, 1]. Compiled, a division by 255 becomes a product, and is off by a rounding error.
-_LEVELS = np.arange(256, dtype=np.float32) / np.float32(255)
-
 
 def compress(image: jax.Array, quality: jax.Array) -> jax.Array:
     """Return what JPEG of `quality` [B], whole numbers in 1..100, leaves of `image` [B, H, W, 3].
@@ -64,7 +63,7 @@ def compress(image: jax.Array, quality: jax.Array) -> jax.Array:
     # Decoding starts from the file's own size: what was padded is not seen by the filter.
     chroma = _doubled(chroma[..., : (width + 1) // 2])[..., :height, :width]
     added = (jnp.einsum("bkhw,ck->bhwc", chroma - 128, _TO_RGB) + 32768) >> 16
-    return jnp.asarray(_LEVELS)[jnp.clip(luma[:, 0, ..., None] + added, 0, 255)]
+    return jnp.asarray(LEVELS)[jnp.clip(luma[:, 0, ..., None] + added, 0, 255)]
 
 
 def _steps(table: np.ndarray, quality: jax.Array) -> jax.Array:

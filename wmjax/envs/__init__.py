@@ -3,8 +3,8 @@
 import importlib
 from typing import Any
 
-from wmjax.core.errors import InputError, unknown_name
-from wmjax.envs.base import TASKS, EnvSpec, spec
+from wmjax.core.errors import unknown_name
+from wmjax.envs.base import TASKS, EnvSpec, check_whole, spec
 from wmjax.envs.host import HostEnv, HostState, WorkerError
 
 __all__ = ["TASKS", "EnvSpec", "HostEnv", "HostState", "WorkerError", "make", "spec"]
@@ -23,7 +23,6 @@ def make(task: str, backend: str = "host", batch: int = 1, workers: int = 1) -> 
         raise unknown_name("backend", backend, BACKENDS)
     if backend == "host":
         return HostEnv(spec(task), batch, workers)
-    if type(workers) is not int or workers < 1:  # of no use here, but wrong all the same
-        raise InputError(f"workers must be a whole number from 1, not {workers!r:.80}")
+    check_whole("workers", workers)  # of no use here, but wrong all the same
     # Loaded on use: a worker process of the host never pays for JAX.
     return importlib.import_module("wmjax.envs.device").DeviceEnv(spec(task), batch)

@@ -5,7 +5,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wmjax.core.errors import unknown_name
+from wmjax.core.errors import InputError, unknown_name
+
+GEOMETRY = ("geom_size", "geom_pos", "site_size", "site_pos")
+"""The arrays of a model that may differ between episodes, [ngeom, 3] or [nsite, 3], by MuJoCo's names."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,32 @@ def spec(task: str) -> EnvSpec:
     if task not in TASKS:
         raise unknown_name("task", task, TASKS)
     return TASKS[task]
+
+
+def check_whole(name: str, value: Any) -> None:
+    """Raise InputError for a value that is not a whole number from 1."""
+    if type(value) is not int or value < 1:
+        raise InputError(f"{name} must be a whole number from 1, not {value!r:.80}")
+
+
+def episode_seeds(seeds: Any, batch: int) -> np.ndarray:
+    """Return `seeds` as an array [B] of integers in [0, 2**32); raises InputError for others."""
+    seeds = np.asarray(seeds)
+    if seeds.shape != (batch,) or seeds.dtype.kind not in "iu" or seeds.min() < 0 or seeds.max() >= 2**32:
+        raise InputError(f"seeds must be {batch} integers in [0, 2**32), not {seeds!r:.80}")
+    return seeds
+
+
+def physics_states(batch: int, dtype: Any, **given: Any) -> dict[str, np.ndarray]:
+    """Return the arguments of `state_at` that are not None as arrays [B, ...]; raises InputError for what cannot be."""
+    with np.errstate(over="ignore"):  # what is too large for the dtype is not finite
+        arrays = {name: np.asarray(values, dtype) for name, values in given.items() if values is not None}
+    for name, values in arrays.items():
+        if values.shape[:1] != (batch,):
+            raise InputError(f"{name} must have a first axis of {batch}, not shape {values.shape}")
+        if not np.isfinite(values).all():
+            raise InputError(f"{name} has values that are not finite")
+    return arrays
 
 
 class Env(Protocol):

@@ -10,7 +10,7 @@ from flax import struct
 
 from wmjax.core.errors import InputError
 from wmjax.envs import dmc
-from wmjax.envs.base import EnvSpec
+from wmjax.envs.base import EnvSpec, check_whole, episode_seeds, physics_states
 from wmjax.render.frame import frame
 from wmjax.render.scene import Scene, poses, scene
 
@@ -62,8 +62,7 @@ class DeviceEnv:
 
     def __init__(self, spec: EnvSpec, batch: int) -> None:
         """Load the task's model."""
-        if type(batch) is not int or batch < 1:
-            raise InputError(f"batch must be a whole number from 1, not {batch!r:.80}")
+        check_whole("batch", batch)
         self.spec, self.batch = spec, batch
         self.world, self.params = dmc.load(spec.task)
         self.scene = scene(self.world.physics.model, size=spec.image_size, camera=spec.camera)
@@ -74,10 +73,7 @@ class DeviceEnv:
 
     def keys(self, seeds: Any) -> jax.Array:
         """Return the keys [B] from which `begin` starts the episodes of `seeds` [B], integers in [0, 2**32)."""
-        seeds = np.asarray(seeds)
-        if seeds.shape != (self.batch,) or seeds.dtype.kind not in "iu" or seeds.min() < 0 or seeds.max() >= 2**32:
-            raise InputError(f"seeds must be {self.batch} integers in [0, 2**32), not {seeds!r:.80}")
-        return jax.vmap(jax.random.key)(seeds.astype(np.uint32))
+        return jax.vmap(jax.random.key)(episode_seeds(seeds, self.batch).astype(np.uint32))
 
     def state_at(
         self,
@@ -89,15 +85,8 @@ class DeviceEnv:
         site_pos: Any = None,
     ) -> DeviceState:
         """Start episodes in given physics states, qpos [B, nq] and qvel [B, nv]; see `DmcEnv.state_at`."""
-        given = dict(
-            qpos=qpos, qvel=qvel, geom_size=geom_size, geom_pos=geom_pos, site_size=site_size, site_pos=site_pos
-        )
-        arrays = {name: jnp.asarray(values, float) for name, values in given.items() if values is not None}
-        for name, array in arrays.items():
-            if array.shape[:1] != (self.batch,):
-                raise InputError(f"{name} must have a first axis of {self.batch}, not shape {array.shape}")
-            if not jnp.isfinite(array).all():
-                raise InputError(f"{name} has values that are not finite")
+        geometry = dict(geom_size=geom_size, geom_pos=geom_pos, site_size=site_size, site_pos=site_pos)
+        arrays = physics_states(self.batch, jax.dtypes.canonicalize_dtype(float), qpos=qpos, qvel=qvel, **geometry)
         return _place(self.world, self.params, self.scene, arrays)
 
     def step(self, state: DeviceState, action: Any) -> DeviceState:

@@ -14,7 +14,7 @@ import numpy as np
 
 from wmjax.core.errors import InputError
 from wmjax.envs import pipe
-from wmjax.envs.base import EnvSpec
+from wmjax.envs.base import EnvSpec, check_whole, episode_seeds, physics_states
 
 _THREADS = {
     "LP_NUM_THREADS": "0",  # Mesa draws in the calling thread: 5 % cheaper than in one of its own
@@ -56,8 +56,7 @@ class HostEnv:
     def __init__(self, spec: EnvSpec, batch: int, workers: int = 1) -> None:
         """Start the workers, at most one an episode."""
         for name, value in (("batch", batch), ("workers", workers)):
-            if type(value) is not int or value < 1:
-                raise InputError(f"{name} must be a whole number from 1, not {value!r:.80}")
+            check_whole(name, value)
         self.spec = spec
         self.batch = batch
         self._state: HostState | None = None
@@ -66,10 +65,7 @@ class HostEnv:
 
     def reset(self, seeds: Any) -> HostState:
         """Start an episode a seed: `seeds` [B], integers in [0, 2**32); the same seed gives the same episode."""
-        seeds = np.asarray(seeds)
-        if seeds.shape != (self.batch,) or seeds.dtype.kind not in "iu" or seeds.min() < 0 or seeds.max() >= 2**32:
-            raise InputError(f"seeds must be {self.batch} integers in [0, 2**32), not {seeds!r}")
-        return self._call("reset", 0, seed=seeds.astype(np.int64))
+        return self._call("reset", 0, seed=episode_seeds(seeds, self.batch).astype(np.int64))
 
     def state_at(
         self,
@@ -85,16 +81,8 @@ class HostEnv:
         The geometry, [B, ngeom, 3] or [B, nsite, 3], replaces that of the task's model file (reacher's target is a
         geom, finger's a site).
         """
-        given = dict(
-            qpos=qpos, qvel=qvel, geom_size=geom_size, geom_pos=geom_pos, site_size=site_size, site_pos=site_pos
-        )
-        arrays = {name: np.asarray(values, np.float64) for name, values in given.items() if values is not None}
-        for name, values in arrays.items():
-            if values.shape[:1] != (self.batch,):
-                raise InputError(f"{name} must have a first axis of {self.batch}, not shape {values.shape}")
-            if not np.isfinite(values).all():
-                raise InputError(f"{name} has values that are not finite")
-        return self._call("place", 0, **arrays)
+        geometry = dict(geom_size=geom_size, geom_pos=geom_pos, site_size=site_size, site_pos=site_pos)
+        return self._call("place", 0, **physics_states(self.batch, np.float64, qpos=qpos, qvel=qvel, **geometry))
 
     def step(self, state: HostState, action: Any) -> HostState:
         """Apply `action` [B, A], in [-1, 1], for the task's action repeat.

@@ -14,8 +14,6 @@ import numpy as np
 from wmjax.core.errors import InputError
 from wmjax.envs import base, pipe
 
-_GEOMETRY = ("geom_size", "geom_pos", "site_size", "site_pos")
-
 
 class Episode:
     """One episode of a dm_control task, and whether its physics has diverged (`nan`)."""
@@ -29,7 +27,7 @@ class Episode:
         self.model = self.env.physics.model.ptr
         self.data = self.env.physics.data.ptr
         self.nan = False
-        self._geometry = {name: getattr(self.model, name).copy() for name in _GEOMETRY}
+        self._geometry = {name: getattr(self.model, name).copy() for name in base.GEOMETRY}
 
     def reset(self, seed: int) -> None:
         """Start the episode that a fresh `suite.load` with this seed starts, bit for bit, without compiling again."""

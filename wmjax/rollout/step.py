@@ -10,13 +10,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
 from wmjax.attacks.attack import Attack, Draw, Frame, Perturbed, Threat, attacker_aim, attacker_loss, draw, perturb
 from wmjax.attacks.defenses import Defense
 from wmjax.attacks.objectives import drift
 from wmjax.core.distributions import OneHot
+from wmjax.core.grey import LEVELS
 from wmjax.victims.base import Belief, Embedding, Internals, Params, Prediction, Victim
 
 MEANS = (
@@ -35,9 +35,6 @@ MEANS = (
     "saturated",
 )
 """Diagnostics of an attacked frame that an episode averages; `max_delta` is their only maximum. See grid/rows.py."""
-
-# The grey levels in [0, 1]. Compiled, a division by 255 becomes a product, and is off by a rounding error.
-_LEVELS = np.arange(256, dtype=np.float32) / np.float32(255)
 
 
 @struct.dataclass
@@ -126,7 +123,7 @@ def _either(condition: bool | jax.Array, then: Callable[[], Any], otherwise: Cal
 def _sense(victim: Victim, image: jax.Array, keys: jax.Array, t: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the agent's Gumbel noise [B, G, K] at time `t`, and the image in [0, 1]."""
     noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, t), victim.latent_shape))(keys)
-    return noise, jnp.take(_LEVELS, image, mode="clip")
+    return noise, jnp.take(LEVELS, image, mode="clip")
 
 
 @partial(jax.jit, static_argnums=0)
