@@ -40,7 +40,7 @@ def return_columns(task: str) -> dict[str, float]:
     play = jax.jit(rollout.scan, static_argnums=(0, 1, 2))
 
     def device(worlds: dmc.EnvState) -> np.ndarray:
-        loop = rollout.start(victim, worlds)
+        loop = rollout.start(victim, worlds, len(clean))
         _, past = play(victim, attack, env.world, params, env.scene, loop, aim, clean, keys, keys)
         return np.asarray(past.reward, np.float64).sum(axis=0)
 

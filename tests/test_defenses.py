@@ -14,7 +14,7 @@ from PIL import Image
 from scipy import ndimage
 
 from wmjax import envs
-from wmjax.attacks.defenses import DEFENSES, defense, defense_strength, through
+from wmjax.attacks.defenses import DEFENSES, defense, defense_strength, named, through
 from wmjax.attacks.jpeg import _DCT, compress
 from wmjax.core.errors import InputError
 
@@ -292,3 +292,39 @@ def test_a_strength_is_checked():
             defense_strength(defense(name), 3)
     with pytest.raises(InputError, match="unknown defense 'jpg'; known: bits, blur, jpeg, median, noise, none"):
         defense("jpg")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "strength", "canonical"),
+    [
+        ("none", "none", 0, "none"),
+        ("median", "median", 0, "median"),
+        ("jpeg", "jpeg", 75, "jpeg(75)"),
+        ("jpeg(75.0)", "jpeg", 75, "jpeg(75)"),
+        ("jpeg(100)", "jpeg", 100, "jpeg(100)"),
+        ("blur", "blur", 1, "blur(1)"),
+        ("blur(-0)", "blur", 0, "blur(0)"),
+        ("blur(1.50)", "blur", 1.5, "blur(1.5)"),
+        ("noise(0.000001)", "noise", 1e-6, "noise(0.000001)"),
+    ],
+)
+def test_a_text_names_a_defense_and_its_strength(text, name, strength, canonical):
+    assert named(text) == (DEFENSES[name], strength, canonical)
+    assert named(canonical) == (DEFENSES[name], strength, canonical)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sharpen", "unknown defense 'sharpen'; known: bits, blur, jpeg, median, noise, none"),
+        ("jpeg[75]", r"unknown defense 'jpeg\[75\]'"),
+        ("jpeg(high)", r"unknown defense 'jpeg\(high\)'"),
+        ("jpeg(101)", r"quality of defense jpeg is 101; expected a whole number in \[1, 100\]"),
+        ("jpeg(7.5)", r"quality of defense jpeg is 7\.5; expected a whole number"),
+        ("median(3)", "defense median takes no strength, and was given 3"),
+        ("blur(1,2)", r"defense 'blur\(1,2\)' has 2 strengths; expected blur or blur\(strength\)"),
+    ],
+)
+def test_a_text_that_names_no_defense_is_refused(text, message):
+    with pytest.raises(InputError, match=message):
+        named(text)

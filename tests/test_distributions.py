@@ -92,6 +92,53 @@ def kl_to_constant(raw, constant):
     return kl, pullback(jnp.ones_like(kl))[0]
 
 
+def bin_masses(mean, std, count):
+    """Log-probability of each bin by SciPy, in float64: what truncation to it adds to a log density."""
+    edges = np.concatenate([[-np.inf], np.linspace(-1, 1, count + 1)[1:-1], [np.inf]])
+    centres = np.linspace(-1, 1, count + 1)[:-1] + 1 / count
+    low, high = (edges[:-1] - mean[..., None]) / std[..., None], (edges[1:] - mean[..., None]) / std[..., None]
+    z = (centres - mean[..., None]) / std[..., None]
+    return scipy.stats.norm.logpdf(z) - scipy.stats.truncnorm.logpdf(z, low, high)
+
+
+jitted_bins = jax.jit(DiagGaussian.log_bins, static_argnums=1)
+bin_slopes = jax.jit(jax.jacrev(lambda policy: policy.log_bins(21)[0, 0]))
+
+
+@pytest.mark.parametrize("count", [3, 21, 64])
+def test_bins_of_a_gaussian_are_exact(count):
+    """From a hundredth of a bin's width to the whole range wide; the furthest bins are 200 standard deviations off."""
+    mean = np.concatenate([[-1, 0, 1, 0.3, -3], rng.uniform(-1, 1, 15)]).reshape(4, 5)
+    std = np.concatenate([[0.01] * 5, 10 ** rng.uniform(-2, 0.5, 15)]).reshape(4, 5)
+    want = bin_masses(mean, std, count)
+    with jax.enable_x64(True):
+        exact = jitted_bins(DiagGaussian(jnp.asarray(mean), jnp.asarray(std)), count)
+        assert exact.dtype == np.float64
+        np.testing.assert_allclose(exact, want, rtol=1e-8, atol=1e-12)  # SciPy's is a difference of two terms
+    got = jitted_bins(DiagGaussian(jnp.float32(mean), jnp.float32(std)), count)
+    assert got.shape == (4, 5, count)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(np.exp(np.float64(got)).sum(-1), 1, rtol=1e-5)
+
+
+@given(st.floats(-1e3, 1e3, width=32), st.integers(-4, 4))
+def test_bins_and_their_slopes_are_finite(mean, power):
+    policy = DiagGaussian(jnp.full((1, 1), mean, jnp.float32), jnp.full((1, 1), 10.0**power, jnp.float32))
+    assert np.isfinite(jitted_bins(policy, 21)).all()
+    slopes = bin_slopes(policy)
+    assert np.isfinite(slopes.mean).all()
+    assert np.isfinite(slopes.std).all()
+
+
+def test_far_bins_have_the_right_slope():
+    """50 standard deviations off, the slope of a bin is that of its nearer edge, nearly."""
+    policy = DiagGaussian(jnp.full((1, 1), -1.0), jnp.full((1, 1), 0.02))
+    slope = np.asarray(bin_slopes(policy).mean)[:, 0, 0]
+    edge = np.linspace(-1, 1, 22)[11]
+    assert scipy.stats.norm.sf(edge, -1, 0.02) == 0  # underflows: the reason for logarithms
+    np.testing.assert_allclose(slope[11], (edge + 1) / 0.02**2, rtol=1e-3)
+
+
 # The one-hot latent.
 
 

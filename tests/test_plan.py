@@ -1,13 +1,14 @@
 """From axes to chunks: every episode once, whatever the axes, in chunks of one program and one shape."""
 
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
+from itertools import product
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from wmjax.attacks import OBJECTIVES, OPTIMIZERS
+from wmjax.attacks import OPTIMIZERS, named
 from wmjax.core.errors import InputError
 from wmjax.grid import plan as planning
 from wmjax.grid.plan import Chunk, Episode, episodes, plan
@@ -25,15 +26,29 @@ def subsets(values, min_size=1, **kwargs):
     return st.lists(st.sampled_from(list(values)), min_size=min_size, unique=True, **kwargs).map(tuple)
 
 
+def built(**axes):
+    """A study; where an axis does not go with another, it falls back to its default."""
+    if set(axes["defenses"]) == {"none"}:
+        axes["adaptive"] = (False,)
+    if "fab" in axes["optimizers"]:
+        axes["objectives"] = tuple(o for o in axes["objectives"] if o in ("boundary", "random")) or ("boundary",)
+    return Study(**axes)
+
+
 studies = st.builds(
-    Study,
+    built,
     victims=subsets(CARDS),
-    objectives=subsets([*OBJECTIVES, "random"]),
-    budgets=subsets([0.0, 1 / 255, 8 / 255, 0.04, 1.0]),
-    seeds=subsets(range(12)),
-    optimizers=subsets(OPTIMIZERS),
-    modes=subsets(["full", "first_half", "second_half", "sparse(3)"]),
+    objectives=subsets(["pda", "vsa", "critic", "boundary", "target(-0.5)", "vsa+0.5*pea", "random"], max_size=3),
+    budgets=subsets([0.0, 1 / 255, 8 / 255, 0.04, 1.0], max_size=3),
+    seeds=subsets(range(12), max_size=4),
+    optimizers=subsets([*OPTIMIZERS, "apgd(37)", "pgd(30)"], max_size=3),
+    modes=subsets(["full", "first_half", "sparse(3)", "sparse(3,1)", "policy_top(4)", "value_gap(0.5)"], max_size=2),
+    regions=subsets(["all", "patch(5)", "border(2)", "red"], max_size=2),
+    frames=subsets(["float", "uint8"]),
+    defenses=subsets(["none", "jpeg", "jpeg(50)", "noise", "median"], max_size=3),
+    adaptive=subsets([False, True]),
     noise=st.sampled_from(["fresh", "shared", "mode"]),
+    draws=st.integers(1, 64),
     steps=st.integers(1, 20),
     episode_steps=st.integers(1, 500),
 )
@@ -44,27 +59,38 @@ def planned(study: Study, batch: int) -> list[Chunk]:
     return plan(study, {name: CARDS[name] for name in study.victims}, dict.fromkeys(CARDS, "0" * 64), batch)
 
 
+def way(e: Episode) -> tuple:
+    """What probes differ in."""
+    return e.victim, e.task, e.optimizer, e.steps, e.noise, e.draws, e.frames, e.defense, e.adaptive
+
+
 @settings(max_examples=150, deadline=None)
 @given(studies, batches)
 def test_every_episode_exactly_once(study, batch):
-    found = Counter(episode for chunk in planned(study, batch) for episode in chunk.episodes)
-    assert set(found.values()) == {1}
-    attacks = [(o, opt) for o in study.objectives if o != "random" for opt in study.optimizers]
-    attacks += [("random", "none")] * ("random" in study.objectives)
-    cells = {
-        (victim, CARDS[victim].task, *attack, mode, eps, seed)
-        for victim in study.victims
-        for seed in study.seeds
-        for attack, mode, eps in [
-            (("clean", "none"), "none", 0.0),
-            *((attack, mode, eps) for attack in attacks for mode in study.modes for eps in study.budgets if eps),
-        ]
-    }
-    named = Counter((e.victim, e.task, e.objective, e.optimizer, e.mode, e.eps, e.seed) for e in found)
-    assert named == Counter(cells)
-    steps = {"none": 0, "fgsm": 1}
-    assert all(e.steps == steps.get(e.optimizer, study.steps) for e in found)
-    assert all(e.noise == (study.noise if e.steps else "none") for e in found)
+    """The grid told apart in another way: for each cell of the product of all axes, whether it is there."""
+    counts = Counter(episode for chunk in planned(study, batch) for episode in chunk.episodes)
+    assert set(counts.values()) == {1}
+    own = {"apgd(37)": ("apgd", 37), "pgd(30)": ("pgd", 30), "fgsm": ("fgsm", 1)}
+    cells, probes = set(), set()
+    for victim, seed, text in product(study.victims, study.seeds, study.defenses):
+        at, guard = (victim, CARDS[victim].task), named(text)[2]
+        cells.add((*at, "clean", "none", 0, "none", 0, "none", "none", "none", guard, False, 0.0, seed))
+        axes = product(study.objectives, study.optimizers, study.frames, study.regions, study.modes, study.adaptive)
+        for objective, optimizer, frames, region, mode, adaptive in axes:
+            how = (*own.get(optimizer, (optimizer, study.steps)), study.noise, study.draws)
+            if objective == "random":
+                how = ("none", 0, "none", 0)
+            knows = adaptive and guard != "none" and objective != "random"
+            place = (*how, frames, region, mode, guard, knows)
+            cells |= {(*at, objective, *place, eps, seed) for eps in study.budgets if eps}
+            probes.add((*at, *how, frames, guard, knows))
+    assert {astuple(e) for e in counts if e.objective == "clean" or e.eps} == cells
+    found = [e for e in counts if e.objective != "clean" and not e.eps]
+    assert Counter(map(way, found)) == Counter(probes)
+    first = next((objective for objective in study.objectives if objective != "random"), None)
+    for e in found:
+        assert e.objective == ("random" if e.optimizer == "none" else first)
+        assert (e.region, e.mode, e.seed) == (study.regions[0], study.modes[0], study.seeds[0])
 
 
 @settings(max_examples=100, deadline=None)
@@ -91,12 +117,16 @@ def test_the_order_of_the_axes_does_not_matter(study, batch, random):
         for field in fields(Study)
         if isinstance(value := getattr(study, field.name), tuple)
     }
-    assert planned(replace(study, **shuffled), batch) == planned(study, batch)
+    found = [
+        {e for chunk in planned(given, batch) for e in chunk.episodes if e.eps or e.objective == "clean"}
+        for given in (study, replace(study, **shuffled))
+    ]
+    assert found[0] == found[1]  # only probes are of what comes first
 
 
 def test_the_longest_chunks_come_first():
     steps = [chunk.episodes[0].steps for chunk in planned(replace(STUDY, objectives=("random", "pda")), 1)]
-    assert steps == [10, 1, 0, 0]
+    assert steps == [10, 10, 1, 1, 0, 0, 0]  # each attack with its probe
 
 
 def test_the_columns_that_name_a_row_are_an_episode():
@@ -105,25 +135,26 @@ def test_the_columns_that_name_a_row_are_an_episode():
 
 def test_ids_stay_what_they_are():
     """An id names a shard: if it changed, no unfinished study of an earlier version could be resumed."""
-    chunk = Chunk(
-        (Episode("a", "dmc_walker_walk", "vsa", "pgd", 10, "fresh", "full", 8 / 255, 20),), 4, 500, "host", "0" * 64
-    )
-    assert chunk.id == "cc874a2a36a9a4e5"
+    attack = ("vsa", "pgd", 10, "fresh", 1, "float", "all", "full", "jpeg(75)", True)
+    chunk = Chunk((Episode("a", "dmc_walker_walk", *attack, 8 / 255, 20),), 4, 500, "host", "0" * 64)
+    assert chunk.id == "6506b7221f26b85c"
 
 
 def test_other_work_has_another_id():
     chunk = planned(STUDY, 1)[0]
-    others = [
+    others = dict(
+        steps=11, eps=0.2, seed=21, mode="sparse(2)", noise="mode", draws=2, frames="uint8", region="red",
+        defense="jpeg(75)", adaptive=True,
+    )  # fmt: skip
+    chunks = [
+        chunk,
         replace(chunk, batch=2),
         replace(chunk, episode_steps=499),
         replace(chunk, backend="device"),
         replace(chunk, victim_sha256="1" * 64),
-        *(
-            replace(chunk, episodes=(replace(chunk.episodes[0], **{name: value}),))
-            for name, value in [("steps", 11), ("eps", 0.2), ("seed", 21), ("mode", "sparse(2)"), ("noise", "mode")]
-        ),
+        *(replace(chunk, episodes=(replace(chunk.episodes[0], **{name: value}),)) for name, value in others.items()),
     ]
-    assert len({chunk.id, *(other.id for other in others)}) == 1 + len(others)
+    assert len({chunk.id for chunk in chunks}) == len(chunks) == 5 + len(others)
 
 
 def test_a_victim_without_a_task_plays_all_that_fit():
@@ -136,8 +167,21 @@ def test_a_victim_without_a_task_plays_all_that_fit():
 
 
 def test_too_many_episodes_are_counted_before_they_are_made(monkeypatch):
-    monkeypatch.setattr(planning, "_MOST_EPISODES", 3)
-    assert len(episodes(STUDY, {"a": BALANCE})) == 3
-    monkeypatch.setattr(planning, "_MOST_EPISODES", 2)
-    with pytest.raises(InputError, match="the study has 3 episodes; at most 2"):
+    monkeypatch.setattr(planning, "_MOST_EPISODES", 5)
+    assert len(episodes(STUDY, {"a": BALANCE})) == 5  # clean, two attacks, and their probes
+    monkeypatch.setattr(planning, "_MOST_EPISODES", 4)
+    with pytest.raises(InputError, match="the study has 5 episodes; at most 4"):
         episodes(STUDY, {"a": BALANCE})
+
+
+@settings(max_examples=100, deadline=None)
+@given(studies)
+def test_they_are_counted_right(study):
+    cards = {name: CARDS[name] for name in study.victims}
+    count = len(episodes(study, cards))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "_MOST_EPISODES", count)
+        assert len(episodes(study, cards)) == count
+        patch.setattr(planning, "_MOST_EPISODES", count - 1)
+        with pytest.raises(InputError, match=f"the study has {count} episodes"):
+            episodes(study, cards)

@@ -23,6 +23,7 @@ from PIL import Image
 from wmjax.core.errors import InputError
 from wmjax.grid.rows import SCHEMA, SCHEMA_VERSION
 from wmjax.report import report
+from wmjax.report.checks import CHECKS
 from wmjax.report.curves import _spread
 from wmjax.report.folder import read_rows
 from wmjax.report.traces import lowest_pair
@@ -38,6 +39,10 @@ def make_row(**values):
     defaults |= {"victim": "agent", "agent": "r2dreamer", "task": "dmc_cartpole_balance", "objective": "clean"}
     defaults |= {"max_return": 1000.0, "length": 500, "schema": SCHEMA_VERSION, "wmjax": "0.1.0", "device": "cpu"}
     defaults |= {"victim_sha256": "ab" * 32, "zero_grad": 0.0, "steps": STEPS.get(values.get("optimizer", "none"), 1)}
+    defaults |= {"draws": int(values.get("optimizer", "none") != "none"), "loss_first": 0.1, "saturated": 0.0}
+    defaults |= {"restart_gap": float("nan"), "loss_error": 0.0, "max_delta": values.get("eps", 0.0)}
+    if values.get("objective", "clean") != "clean":
+        defaults |= {"frames": "float", "region": "all"}
     return defaults | values
 
 
@@ -91,7 +96,8 @@ def write_trace(folder, *, frames=None, steps=40, seed=20, eps=0.08, size=64, **
         **{"seed": seed, "eps": 0.0 if clean else eps, "return": float(reward.sum()), "mode": "full"} | cell
     )
     arrays = {"frames": camera, "seen": seen, "reward": reward, "attacked": attacked, "action": np.zeros((steps, 1))}
-    name = "__".join(str(meta[key]) for key in ("victim", "task", "objective", "optimizer", "mode", "eps", "seed"))
+    named = ("victim", "task", "objective", "optimizer", "mode", "defense", "eps", "seed")
+    name = "__".join(str(meta[key]) for key in named)
     np.savez_compressed(folder / "traces" / name.replace("/", "_"), **arrays, meta=np.array(json.dumps(meta)))
 
 
@@ -305,27 +311,135 @@ def test_variants_of_one_optimizer_stay_apart(tmp_path):
     assert vsa["`PGD-50, shared noise`"].startswith("0.417")
 
 
-def test_zero_gradients_are_a_warning(tmp_path):
+def test_self_checks_that_fire_are_told_first_and_in_their_section(tmp_path):
     rows = make_study(seeds=range(2))
-    assert "Zero gradients**" not in text_of(tmp_path / "without", rows)
+    page = text_of(tmp_path / "without", rows)
+    assert "**Self-check**" not in page
+    listed = {line["check"]: line["here"] for line in table_with(page, "here")}
+    assert list(listed) == [f"`{check.name}`" for check in CHECKS]
+    assert listed["`zero-gradient`"] == "silent"
+    assert listed["`restart-gap`"] == "not applicable: no optimizer with restarts in this study"
     for row in rows:
-        if (row["objective"], row["optimizer"], row["eps"]) == ("lda", "fgsm", 0.02):
-            row["zero_grad"] = 0.75
+        if row["objective"] == "lda" and row["optimizer"] in ("fgsm", "pgd"):
+            row["zero_grad"] = 0.75 if row["seed"] == 20 or row["seed"] == 0 else 0.25
     page = text_of(tmp_path / "with", rows)
-    assert "**Zero gradients**: LDA, latent drift, by FGSM on `agent`" in page
-    assert "25 % of its gradients were exactly zero over the whole frame (2 of 6 episodes)" in page
+    first, section = page.split("## Self-checks")
+    assert "**Self-check** `zero-gradient` fired in 6 cells, listed below. Gradients were exactly zero" in first
+    assert {line["check"]: line["here"] for line in table_with(page, "here")}["`zero-gradient`"] == (
+        "**fired** in 6 cells"
+    )
+    assert "`agent` on `dmc_cartpole_balance`, `full`: LDA, latent drift, by FGSM, ε = 0.02: share 0.5" in section
+    assert "and 1 more cell" in section
 
 
-def test_an_attack_weaker_than_noise_is_a_warning(tmp_path):
+def defended(rows, **worth):
+    """The rows, and those of the same agent behind each defense of `worth`, with that share of the harm undone.
+
+    Names that end in `_adaptive` are of attacks that know the defense; noise does not exist for them.
+    """
+    clean = {(row["victim"], row["task"], row["seed"]): row["return"] for row in rows if row["objective"] == "clean"}
+    found = list(rows)
+    for name, share in worth.items():
+        defense, adaptive = name.removesuffix("_adaptive"), name.endswith("_adaptive")
+        for row in rows:
+            if not (adaptive and row["objective"] in ("clean", "random")):
+                harm = clean[row["victim"], row["task"], row["seed"]] - row["return"]
+                returned = row["return"] + share * harm
+                knows = {"adaptive": adaptive and row["objective"] != "random"}
+                found.append(row | knows | {"defense": f"{defense}(75)", "return": returned})
+    return found
+
+
+def test_defenses_are_judged_by_recovery(tmp_path):
+    page = text_of(tmp_path, defended(by_hand(), jpeg=0.5, jpeg_adaptive=0.25, blur=-0.5))
+    random, fgsm, pgd, mean = [line for line in table_with(page, "recovery") if "jpeg" in line["defense"]]
+    assert (fgsm["without"], fgsm["with"], fgsm["with, adaptive"]) == ("0.500", "0.750", "0.625")
+    assert (pgd["recovery"], pgd["recovery, adaptive"]) == ("0.50 [0.50, 0.50]", "0.25 [0.25, 0.25]")
+    assert (mean["attack"], mean["recovery"], mean["adaptive gap"]) == (
+        "**mean over attacks**", "0.50 [0.50, 0.50]", "0.25 [0.25, 0.25]",
+    )  # fmt: skip
+    # Noise did no harm, so nothing can be given back: missing, and counted.
+    assert (random["without"], random["recovery"], random["with, adaptive"]) == ("1.000", "–", "–")
+    assert "Undefined here: 1 of 3 pairs of task and attack." in page
+    blur = [line for line in table_with(page, "recovery") if "blur" in line["defense"]]
+    assert {(line["recovery, adaptive"], line["adaptive gap"]) for line in blur} == {("–", "–")}
+    assert blur[-1]["recovery"] == "-0.50 [-0.50, -0.50]"
+
+
+def test_recovery_needs_the_undefended_agent(tmp_path):
+    rows = [row for row in defended(by_hand(), jpeg=0.5) if row["defense"] != "none"]
+    assert "this study does not have" in text_of(tmp_path / "one", rows)
+    assert "## Defenses" not in text_of(tmp_path / "two", by_hand())
+
+
+def test_settings_never_mix(tmp_path):
     rows = by_hand()
-    assert "Weaker than noise" not in text_of(tmp_path / "without", rows)
+    far = {"region": "patch(8)", "frames": "uint8"}
+    rows += [row | far | {"return": 900.0} for row in by_hand() if row["objective"] != "clean"]
+    rows += [row | {"draws": 4, "return": 800.0} for row in by_hand() if row["optimizer"] == "pgd"]
+    page = text_of(tmp_path, rows)
+    headings = [line for line in page.splitlines() if line.startswith("## Attacked")]
+    assert headings == [
+        f"## Attacked: `full, {region}, {frames} frames`"
+        for region in ("whole image", "region patch(8)")
+        for frames in ("float", "uint8")
+    ]
+    own = {
+        heading: table_with(part, "mean") for heading, part in zip(headings, page.split("## Attacked")[1:], strict=True)
+    }
+    _, vsa = own[headings[0]]
+    # The clean score 1 at budget 0, then .8.
+    assert vsa["`PGD-10, 1 draw`"].startswith("0.417")
+    assert vsa["`PGD-10, 4 draws`"].startswith("0.833")
+    _, vsa = own[headings[3]]
+    assert vsa["`PGD-10, 1 draw`"].startswith("0.917")
+    assert vsa["`PGD-10, 4 draws`"] == "–"
+    # Two settings without any row, of 4 attacks; one without the attack of 4 draws: 2 budgets, 2 seeds.
+    assert f"**Missing: {2 * 4 * 4 + 4} episodes**" in page
+    partly = {f"`{heading.split('`')[1]}`" for heading in headings[1:]}
+    assert {line["setting"] for line in table_with(page, "missing seeds")} == partly
+    assert {"curves.png", "curves_2.png", "curves_3.png", "curves_4.png"} <= set(files_of(tmp_path))
+
+
+def test_clean_episodes_and_noise_belong_to_their_defense(tmp_path):
+    rows = defended(by_hand(), jpeg=0.5, jpeg_adaptive=0.25)
     for row in rows:
-        if row["objective"] == "random":
-            row["return"] = 0.0
-    page = text_of(tmp_path / "with", rows)
-    # Noise: .5 * .1 / .3
-    assert "nAUC 0.708 against 0.167, paired difference 0.542 [0.542, 0.542]" in page
-    assert page.count("**Weaker than noise**") == 2
+        if row["objective"] == "clean" and row["defense"] != "none":
+            row["return"] = 600.0
+    page = text_of(tmp_path, rows)
+    assert [(line["defense"], line["clean return"]) for line in table_with(page, "clean return")] == [
+        ("`jpeg(75)`", "600 [600, 600]"), ("`none`", "1000 [1000, 1000]"),
+    ]  # fmt: skip
+    adaptive = page.split("## Attacked: `full, defense jpeg(75), adaptive`")[1].split("\n## ")[0]
+    noise, fgsm, _ = table_with(adaptive, "ε = 0.3")
+    assert (noise["ε = 0"], noise["ε = 0.3"]) == ("600 [600, 600]", "1000 [1000, 1000]")
+    assert (fgsm["ε = 0"], fgsm["ε = 0.3"]) == ("600 [600, 600]", "625 [625, 625]")
+    assert "Missing" not in page
+
+
+def test_a_study_names_the_settings_it_expects(tmp_path):
+    study = {"victims": ["agent"], "objectives": ["random", "vsa"], "optimizers": ["fgsm", "pgd(10)"], "steps": 3}
+    study |= {"budgets": [0.1, 0.3], "modes": ["full"], "seeds": [0, 1], "noise": "none", "draws": 1}
+    study |= {"regions": ["all"], "frames": ["float"], "defenses": ["none", "jpeg(75)"], "adaptive": [False, True]}
+    rows = defended(by_hand(), jpeg=0.5, jpeg_adaptive=0.25)
+    assert "Missing" not in text_of(tmp_path / "all", rows, {"study": study})
+    page = text_of(tmp_path / "bare", by_hand(), {"study": study})
+    # Behind the defense: 2 clean, 4 of noise, which is the same adaptive or not, and 8 of VSA, once and again.
+    assert f"**Missing: {2 + 4 + 8 + 8} episodes**" in page
+    clean, *_ = table_with(page, "missing seeds")
+    assert (clean["setting"], clean["attack"]) == ("`none, defense jpeg(75)`", "`clean`")
+
+
+def test_probes_belong_to_no_curve(tmp_path):
+    text = text_of(tmp_path / "without", by_hand())
+    probes = [row | {"eps": 0.0} for row in by_hand() if row["objective"] != "clean" and row["eps"] == 0.3]
+    for row in probes:
+        row["return"], row["max_delta"] = 1000.0, 0.0
+    page = text_of(tmp_path / "with", by_hand() + [row for row in probes if row["seed"] == 0])
+    assert table_with(page, "PGD-10") == table_with(text, "PGD-10")
+    assert table_with(page, "ε = 0.3") == table_with(text, "ε = 0.3")
+    assert "3 attacked with ε = 0 as a check" in page
+    assert "| `zero-budget-differs` | silent |" in page
 
 
 def test_diagnostics_are_means_at_the_largest_budget(tmp_path):
@@ -354,7 +468,9 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("column", ["victim", "task", "objective", "optimizer", "mode"])
+@pytest.mark.parametrize(
+    "column", ["victim", "task", "objective", "optimizer", "mode", "region", "frames", "defense", "noise"]
+)
 def test_hostile_names_stay_text(tmp_path, column):
     rows = []
     for name in HOSTILE:
@@ -450,6 +566,17 @@ def test_the_video_takes_the_lowest_return_with_a_clean_partner(tmp_path):
     write_trace(tmp_path, objective="dca", optimizer="pgd", seed=99, **{"return": 1.0})
     clean, attacked = lowest_pair(tmp_path)
     assert (clean.meta["objective"], attacked.meta["objective"]) == ("clean", "pea")
+
+
+def test_the_video_pairs_episodes_of_one_defense(tmp_path):
+    write_trace(tmp_path, **{"return": 90.0})
+    write_trace(tmp_path, defense="median", **{"return": 80.0})
+    write_trace(tmp_path, objective="vsa", optimizer="pgd", defense="median", adaptive=True, **{"return": 20.0})
+    write_trace(tmp_path, objective="vsa", optimizer="pgd", defense="jpeg(75)", **{"return": 10.0})
+    write_trace(tmp_path, objective="pea", optimizer="pgd", eps=0.0, **{"return": 5.0})
+    clean, attacked = lowest_pair(tmp_path)
+    assert (clean.meta["return"], attacked.meta["return"]) == (80.0, 20.0)
+    assert "mode `full, defense median, adaptive`, ε = 0.08" in text_of(tmp_path, by_hand())
 
 
 def test_episodes_of_unlike_length_share_a_video(tmp_path):
@@ -560,7 +687,17 @@ def test_one_episode_in_two_files_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[1]", '{"notes": "text"}', '{"notes": [1]}', '{"study": {"seeds": "20..39"}}', '{"device": 3}', "\xff"],
+    [
+        "{",
+        "[1]",
+        '{"study": {"defenses": "jpeg"}}',
+        '{"study": {"draws": "2"}}',
+        '{"notes": "text"}',
+        '{"notes": [1]}',
+        '{"study": {"seeds": "20..39"}}',
+        '{"device": 3}',
+        "\xff",
+    ],
 )
 def test_a_wrong_manifest_is_refused(tmp_path, text):
     write_rows(tmp_path, by_hand())

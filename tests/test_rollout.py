@@ -1,83 +1,21 @@
 """The closed loop: what an attack may change, what it may not, and what is measured of it."""
 
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from waves import BATCH, FULL, NAMES, PGD, SEEDS, VICTIM, T, Waves, keys, play, weights
 
 import wmjax
 from wmjax import rollout
-from wmjax.attacks import NO_STEPS, OBJECTIVES, Attack, draw, optimizer, threat
+from wmjax.attacks import NO_STEPS, Attack, draw, optimizer, threat
 from wmjax.attacks.defenses import defense, defense_strength
 from wmjax.core.errors import InputError
-from wmjax.victims.dreamer import Dreamer
-
-VICTIM = Dreamer(
-    agent="r2dreamer", action_size=2, stoch=4, discrete=4, deter=16, hidden=8, units=8, blocks=2, depths=(4, 6),
-    kernel_size=3, minres=4, dyn_layers=1, img_layers=1, obs_layers=1, actor_layers=1, critic_layers=1, reward_layers=1,
-    cont_layers=1, bins=15,
-)  # fmt: skip
-NAMES = ("random", *OBJECTIVES)
-BATCH = len(NAMES)
-T = 6
-FULL = np.ones(T, bool)
-PGD = Attack(optimizer("pgd", 3))
-SEEDS = [20, 21, 22, 23, 24, 25]
-
-
-@dataclass(frozen=True)
-class State:
-    phase: np.ndarray  #: [B]
-    reward: np.ndarray  #: [B]
-    nan: np.ndarray  #: [B]
-
-
-class Waves:
-    """An environment of moving stripes: what the agent does moves them further, and some of them are 0 or 255."""
-
-    spec = wmjax.envs.spec("dmc_reacher_easy")
-
-    def __init__(self, size: int = VICTIM.image_size, diverging: tuple[int, ...] = ()) -> None:
-        self.stripes = np.multiply.outer(np.indices((size, size)).sum(axis=0), [0.3, 0.5, 0.7])
-        self.diverging = diverging
-        self.actions: list[np.ndarray] = []
-
-    def reset(self, seeds):
-        phase = np.asarray(seeds, np.float64)
-        return State(phase, np.zeros(len(phase)), np.zeros(len(phase), bool))
-
-    def step(self, state, action):
-        assert action.shape == (len(state.phase), VICTIM.action_size)
-        assert np.isfinite(action).all()
-        self.actions.append(action)
-        phase = state.phase + 0.3 + action @ [0.5, 0.25]
-        return State(phase, np.cos(phase), state.nan | np.isin(np.arange(len(phase)), self.diverging))
-
-    def image(self, state):
-        waves = 128 + 140 * np.sin(state.phase[:, None, None, None] + self.stripes)
-        return np.clip(waves, 0, 255).astype(np.uint8)
 
 
 @pytest.fixture(scope="module")
 def params():
-    rng = np.random.default_rng(0)  # compiling `init` would cost more than all else here
-    shapes = jax.eval_shape(VICTIM.init, jax.random.key(0))
-    weights = jax.tree.map(lambda leaf: rng.normal(0, 0.5, leaf.shape).astype(np.float32), shapes)
-    return jax.device_put(weights, jax.devices()[0])
-
-
-def keys(seeds, stream):
-    return jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32) * 2 + stream)
-
-
-def play(params, attack=PGD, names=NAMES, eps=0.25, mask=FULL, seeds=SEEDS, env=None, record=range(BATCH), **kwargs):
-    aim = threat(names, np.broadcast_to(np.asarray(eps), len(names)), defense_strength(attack.defense))
-    return rollout.host(
-        VICTIM, params, env or Waves(), attack, aim, mask, seeds=seeds,
-        keys=keys(seeds, 0), attack_keys=keys(seeds, 1), record=list(record), **kwargs,
-    )  # fmt: skip
+    return weights()
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +33,8 @@ def assert_same_trajectories(one: rollout.Rollout, other: rollout.Rollout) -> No
     np.testing.assert_array_equal(one.nan, other.nan)
     assert one.traces.keys() == other.traces.keys() != set()
     for i, trace in one.traces.items():
-        for name, values in vars(trace).items():
-            np.testing.assert_array_equal(values, getattr(other.traces[i], name), err_msg=name)
+        for name in ("frames", "seen", "reward", "action"):
+            np.testing.assert_array_equal(getattr(trace, name), getattr(other.traces[i], name), err_msg=name)
 
 
 def test_the_fake_environment_is_a_closed_loop(clean, attacked):
@@ -168,13 +106,16 @@ def test_diagnostics_are_means_over_the_attacked_frames(params, clean):
     for values in clean.diagnostics.values():
         assert np.isnan(values).all()
     twice = play(params, mask=np.array([True, True, False, False, False, False]))
-    env, state, measured = Waves(), rollout.initial_state(VICTIM, BATCH), []
+    env, state, measured = Waves(), rollout.initial_state(VICTIM, BATCH, T), []
     env_state = env.reset(SEEDS)
     for t in range(2):
         step = one_step(params, state, env.image(env_state), t)
         measured.append({name: np.float64(values) for name, values in step.diagnostics.items()})
         state, env_state = step.state, env.step(env_state, np.asarray(step.state.action))
+    assert twice.attacked.tolist() == [2] * BATCH
     for name, values in twice.diagnostics.items():
+        if name == "loss_error":
+            continue
         first, second = (step[name] for step in measured)
         want = np.maximum(first, second) if name == "max_delta" else (first + second) / 2
         np.testing.assert_allclose(values, want, rtol=1e-6, err_msg=name)
@@ -189,7 +130,7 @@ def one_step(params, state, image, t, attack=PGD, names=NAMES, eps=0.25, seeds=S
 @pytest.fixture(scope="module")
 def midway(params):
     """An agent's state in mid-episode, and the frame that comes next."""
-    env, state = Waves(), rollout.initial_state(VICTIM, BATCH)
+    env, state = Waves(), rollout.initial_state(VICTIM, BATCH, T)
     env_state = env.reset(SEEDS)
     for t in range(3):
         state = one_step(params, state, env.image(env_state), t, attacked=False).state
@@ -294,6 +235,7 @@ def test_traces_are_those_asked_for(params, attacked):
             "seen": ((T, 16, 16, 3), "uint8"),
             "reward": ((T,), "float64"),
             "action": ((T, 2), "float32"),
+            "attacked": ((T,), "bool"),
         }
     assert play(params, record=[]).traces == {}
 
@@ -364,7 +306,7 @@ def test_diagnostics_are_what_they_say(params, midway):
         "saturated": np.mean(inside & edge, axis=(1, 2, 3)),
         "max_delta": np.abs(np.asarray(step.seen) - frame).max(axis=(1, 2, 3)),
     }
-    assert set(step.diagnostics) == {*rollout.MEANS, "max_delta"} == {*want, "zero_grad"}
+    assert set(step.diagnostics) == {*rollout.MEANS, "max_delta"} == {*want, "zero_grad", "restart_gap"}
     for name, values in want.items():
         np.testing.assert_allclose(step.diagnostics[name], values, rtol=2e-4, atol=2e-5, err_msg=name)
     assert not step.diagnostics["drift_h"].any()  # nothing was attacked before

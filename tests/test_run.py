@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import wmjax
-from wmjax.attacks import OBJECTIVES
 from wmjax.core.errors import InputError
 from wmjax.envs import HostEnv, WorkerError
 from wmjax.grid.lane import Lane
@@ -30,6 +29,7 @@ from wmjax.victims import weights, zoo
 
 AGENT = "dmc_cartpole_balance_r2dreamer_1m"
 T = 8
+DIAGNOSTICS = (*MEANS, "max_delta", "loss_error")
 STUDY = f"""
 victims = ["{AGENT}"]
 objectives = ["random", "vsa"]
@@ -39,7 +39,8 @@ seeds = "20..22"
 steps = 2
 episode_steps = {T}
 """
-CHUNKS = 6  # of two episodes, or one: clean, random and vsa, with three seeds each
+CHUNKS = 6  # of two episodes, or one: clean, random and vsa, with three seeds each, and the probes of both attacks
+EPISODES = 11
 
 RUN = """
 import os, pathlib, signal, sys, time
@@ -88,6 +89,21 @@ def rows(folder: Path) -> list[dict]:
     return table.sort_by([(name, "ascending") for name in CELL]).drop_columns(list(TIMING)).to_pylist()
 
 
+def without_probes(rows: list[dict]) -> list[dict]:
+    return [row for row in rows if row["objective"] == "clean" or row["eps"]]
+
+
+def recorded(folder: Path) -> dict[tuple, dict[str, np.ndarray]]:
+    """The recorded episodes, by cell."""
+    found = {}
+    for path in folder.glob("traces/*"):
+        with np.load(path, allow_pickle=False) as arrays:
+            trace = dict(arrays)
+        meta = json.loads(trace["meta"].item())
+        found[tuple(meta[name] for name in CELL)] = trace
+    return found
+
+
 def assert_same_rows(got: list[dict], want: list[dict]) -> None:
     assert len(got) == len(want)
     for one, other in zip(got, want, strict=True):
@@ -125,33 +141,40 @@ def wait_until(condition, seconds: float = 300) -> None:
 
 def test_rows_are_complete(study, undisturbed):
     assert undisturbed.failed == {}
-    assert undisturbed.episodes == 9
+    assert undisturbed.episodes == EPISODES
     assert undisturbed.notes == (zoo.caveat(AGENT),)
     assert len(shards(undisturbed.folder)) == CHUNKS
     for name in shards(undisturbed.folder):
         assert pq.read_schema(undisturbed.folder / "rows" / name).equals(SCHEMA, check_metadata=True)
     found = rows(undisturbed.folder)
-    cells = [("clean", 0.0)] * 3 + [("random", 8 / 255)] * 3 + [("vsa", 8 / 255)] * 3
+    cells = [("clean", 0.0)] * 3
+    for attack in ("random", "vsa"):
+        cells += [(attack, 0.0)] + [(attack, 8 / 255)] * 3
     assert [(row["objective"], row["eps"]) for row in found] == cells
-    assert [row["seed"] for row in found] == [20, 21, 22] * 3
+    assert [row["seed"] for row in found] == [20, 21, 22, *[20, 20, 21, 22] * 2]
     for row in found:
         attack = row["objective"]
         assert (row["victim"], row["agent"], row["task"]) == (AGENT, "r2dreamer", "dmc_cartpole_balance")
-        assert (row["optimizer"], row["steps"], row["noise"]) == (
-            ("pgd", 2, "fresh") if attack == "vsa" else ("none", 0, "none")
-        )
-        assert row["mode"] == ("none" if attack == "clean" else "full")
+        how = ("pgd", 2, "fresh", 1) if attack == "vsa" else ("none", 0, "none", 0)
+        assert (row["optimizer"], row["steps"], row["noise"], row["draws"]) == how
+        place = ("none", "none", "none") if attack == "clean" else ("float", "all", "full")
+        assert (row["frames"], row["region"], row["mode"]) == place
+        assert (row["defense"], row["adaptive"]) == ("none", False)
         assert row["attacked"] == (0 if attack == "clean" else T)
         assert row["length"] == T
         assert row["max_return"] == 2 * T
         assert 0 < row["return"] <= row["max_return"]
         assert row["nan"] is False
-        without = {"random": {"loss_first", "loss_last", "zero_grad"}, "clean": {*MEANS, "max_delta"}, "vsa": set()}
-        assert {name for name in (*MEANS, "max_delta") if np.isnan(row[name])} == without[attack]
-        assert attack == "clean" or 0.9 * row["eps"] < row["max_delta"] <= np.float32(row["eps"])
+        no_objective = {"loss_first", "loss_last", "loss_error", "zero_grad", "restart_gap"}
+        without = {"random": no_objective, "clean": {*DIAGNOSTICS}, "vsa": {"restart_gap"}}
+        assert {name for name in DIAGNOSTICS if np.isnan(row[name])} == without[attack]
+        assert attack == "clean" or 0.9 * row["eps"] <= row["max_delta"] <= np.float32(row["eps"])
+        assert attack != "vsa" or row["loss_error"] < 1e-4
         assert (row["wmjax"], row["device"]) == (wmjax.__version__, "cpu")
         assert row["victim_sha256"] == weights.file_sha256(zoo.locate(AGENT))
-    assert len({row["return"] for row in found}) == 9
+    returns = [{row["return"] for row in found if row["eps"] == 0 and row["seed"] == seed} for seed in (20, 21, 22)]
+    assert [len(of_a_seed) for of_a_seed in returns] == [1, 1, 1]  # probes are equal to clean
+    assert len({row["return"] for row in found if row["objective"] != "random"}) == 6
     assert not list((undisturbed.folder / "errors").iterdir())
     assert not workers(os.getpid())
 
@@ -181,19 +204,20 @@ def test_another_batch_size_or_study_does_not_mix(study, undisturbed):
 
 
 def test_a_larger_study_compiles_nothing_new(study, undisturbed, tmp_path, caplog):
-    """Objectives, budgets, modes, seeds and length share the programs that are there."""
+    """Objectives, budgets, modes, regions, seeds and length share the programs that are there."""
     larger = replace(
         study,
-        objectives=("random", *OBJECTIVES),
+        objectives=("random", "pda", "critic", "target(0.5)", "vsa+0.5*pea"),
         budgets=(1 / 255, 0.1),
-        modes=("full", "first_half", "sparse(2)"),
+        modes=("first_half", "sparse(2,1)"),
+        regions=("all", "patch(8)"),
         seeds=(7,),
         episode_steps=2,
     )
     jax.config.update("jax_log_compiles", True)
     try:
         with caplog.at_level("WARNING", logger="jax"):
-            assert run(larger, tmp_path / "out", batch=2).episodes == 1 + 6 * 2 * 3
+            assert run(larger, tmp_path / "out", batch=2).episodes == 1 + 5 * 2 * 2 * 2 + 2
             counted = [message for message in caplog.messages if message.startswith("Compiling")]
             assert counted == []
             jax.jit(lambda x: x + 1)(np.zeros(3))  # that compilations are counted at all
@@ -203,15 +227,13 @@ def test_a_larger_study_compiles_nothing_new(study, undisturbed, tmp_path, caplo
 
 
 def test_first_seeds_are_kept_frame_by_frame(undisturbed):
-    first = [row for row in rows(undisturbed.folder) if row["seed"] == 20]
-    assert len(list(undisturbed.folder.glob("traces/*"))) == len(first) == 3
+    found = [row for row in rows(undisturbed.folder) if row["seed"] == 20]
+    first = without_probes(found)
+    traces = recorded(undisturbed.folder)
+    assert len(traces) == len(first) == 3
     for row in first:
-        names = ("victim", "task", "objective", "optimizer", "mode", "eps", "seed")
-        file = undisturbed.folder / "traces" / ("__".join(str(row[name]) for name in names) + ".npz")
-        with np.load(file, allow_pickle=False) as arrays:
-            trace = dict(arrays)
+        trace = traces[tuple(row[name] for name in CELL)]
         meta = json.loads(trace["meta"].item())
-        assert [meta[name] for name in CELL] == [row[name] for name in CELL]
         assert np.sum(trace["reward"]) == pytest.approx(row["return"], rel=1e-12)
         assert meta["return"] == row["return"]
         assert trace["frames"].shape == trace["seen"].shape == (T, 64, 64, 3)
@@ -229,7 +251,61 @@ def test_an_episode_is_the_same_in_another_study(study, undisturbed, tmp_path):
     other = run(replace(study, victims=(str(path),), objectives=("vsa",), seeds=(22, 20)), tmp_path / "out", batch=2)
     assert other.notes == ()  # an agent of the user's own has no card
     want = [row for row in rows(undisturbed.folder) if row["objective"] != "random" and row["seed"] != 21]
-    assert_same_rows(rows(other.folder), want)
+    assert_same_rows(without_probes(rows(other.folder)), without_probes(want))
+
+
+def test_defenses_frames_regions_and_rules_in_one_study(study, tmp_path):
+    tiny = replace(
+        study,
+        objectives=("vsa",),
+        optimizers=("random_sign",),  # six programs: without a gradient they compile faster
+        budgets=(0.03,),
+        seeds=(20,),
+        modes=("policy_top(2)",),
+        regions=("patch(16)",),
+        frames=("float", "uint8"),
+        defenses=("none", "jpeg"),
+        adaptive=(False, True),
+        episode_steps=6,
+    )
+    outcome = run(tiny, tmp_path, batch=2)
+    assert outcome.failed == {}
+    found = rows(tmp_path)
+    clean = {row["defense"]: row for row in found if row["objective"] == "clean"}
+    attacked = [row for row in found if row["objective"] != "clean"]
+    assert len(found) == outcome.episodes == len(clean) + len(attacked)
+    assert clean.keys() == {"none", "jpeg(75)"}
+    assert {(row["attacked"], row["frames"], row["region"], row["mode"]) for row in clean.values()} == {
+        (0, "none", "none", "none")
+    }
+    assert {(row["attacked"], row["region"], row["mode"]) for row in attacked} == {(2, "patch(16)", "policy_top(2)")}
+    guarded = [("none", False), ("jpeg(75)", False), ("jpeg(75)", True)]
+    cells = [(row["frames"], row["defense"], row["adaptive"], row["eps"]) for row in attacked]
+    assert sorted(cells) == sorted(
+        (f, *guard, eps) for f in ("float", "uint8") for guard in guarded for eps in (0, 0.03)
+    )
+
+    for row in attacked:
+        if not row["eps"]:
+            assert row["return"] == clean[row["defense"]]["return"]
+            assert row["max_delta"] == 0
+        elif row["frames"] == "uint8":
+            assert row["max_delta"] == pytest.approx(7 / 255, abs=1e-7)
+        else:
+            assert row["max_delta"] == pytest.approx(0.03, abs=1e-7)
+        assert row["loss_error"] < 1e-4
+
+    traces = recorded(tmp_path)
+    assert len(traces) == 2 + 6
+    inside = np.zeros((64, 64, 1), bool)
+    inside[24:40, 24:40] = True
+    for cell, trace in traces.items():
+        row = dict(zip(CELL, cell, strict=True))
+        assert trace["attacked"].sum() == (0 if row["objective"] == "clean" else 2)
+        if row["defense"] == "none":
+            changed = trace["seen"] != trace["frames"]
+            assert not (changed & ~inside).any()
+            assert (changed.any(axis=(1, 2, 3)) == trace["attacked"]).all()
 
 
 class TestInterrupted:
@@ -285,7 +361,7 @@ class TestInterrupted:
         assert first.items() <= second.items()
 
         outcome = run(study, out, batch=2)
-        assert (outcome.episodes, outcome.failed) == (9, {})
+        assert (outcome.episodes, outcome.failed) == (EPISODES, {})
         assert second.items() <= shards(out).items()
         assert_same_rows(rows(out), rows(undisturbed.folder))
         assert not list(out.glob("*/.*.part"))
@@ -309,7 +385,7 @@ def test_a_killed_worker_costs_a_second_try(study, undisturbed, tmp_path):
             os.kill(killed[0], signal.SIGKILL)
 
     outcome = run(study, tmp_path / "out", batch=2, on_progress=kill_once)
-    assert (outcome.episodes, outcome.failed) == (9, {})
+    assert (outcome.episodes, outcome.failed) == (EPISODES, {})
     messages = [progress.message for progress in told if progress.message]
     assert len(messages) == 1
     assert "failed, trying again" in messages[0]
@@ -336,7 +412,7 @@ def test_what_fails_twice_is_reported_and_can_be_tried_again(study, undisturbed,
     outcome = run(study, out, batch=2, on_progress=told.append)
     assert outcome.failed == {tries[0]: "RuntimeError: out of luck"}
     assert tries == [tries[0]] * 2
-    assert outcome.episodes == 7
+    assert outcome.episodes == EPISODES - 2
     assert "Traceback" in (out / "errors" / f"{tries[0]}.txt").read_text()
     assert [progress.message.splitlines()[0].split(": ")[1] for progress in told if progress.message] == [
         "failed, trying again",
@@ -344,7 +420,7 @@ def test_what_fails_twice_is_reported_and_can_be_tried_again(study, undisturbed,
     ]
     assert told[-1].done == told[-1].total
     whole = rows(undisturbed.folder)
-    left = [row for row in whole if row["objective"] != "random" or row["seed"] == 22]
+    left = [row for row in whole if row["objective"] != "random" or row["seed"] != 20]
     assert_same_rows(rows(out), left)
 
     # A shard that was damaged since is made again too, and nothing else.
@@ -353,7 +429,7 @@ def test_what_fails_twice_is_reported_and_can_be_tried_again(study, undisturbed,
     (out / "rows" / damaged).write_bytes((out / "rows" / damaged).read_bytes()[:-100])
     monkeypatch.undo()
     outcome = run(study, out, batch=2)
-    assert (outcome.episodes, outcome.failed) == (9, {})
+    assert (outcome.episodes, outcome.failed) == (EPISODES, {})
     assert not list((out / "errors").iterdir())
     assert {name for name, written in shards(out).items() if before.get(name) == written} == before.keys() - {damaged}
     assert_same_rows(rows(out), whole)
@@ -431,11 +507,15 @@ def test_a_study_on_the_device_gives_the_same_table(study, undisturbed, tmp_path
         assert (one["backend"], other["backend"]) == ("device", "host")
         for name in (*CELL, "agent", "max_return", "length", "attacked", "nan", "victim_sha256"):
             assert one[name] == other[name], name
-        assert {name for name in MEANS if np.isnan(one[name])} == {name for name in MEANS if np.isnan(other[name])}
+        assert {name for name in DIAGNOSTICS if np.isnan(one[name])} == {
+            name for name in DIAGNOSTICS if np.isnan(other[name])
+        }
         # Other starts from the same distribution: the pole is almost upright, and all that happens in 8 steps alike.
         assert one["return"] == pytest.approx(other["return"], rel=0.1)
         if one["objective"] == "vsa":
             assert one["value_clean"] == pytest.approx(other["value_clean"], rel=0.1)
+    (probe,) = (row for row in ours if row["objective"] == "vsa" and not row["eps"])
+    assert probe["return"] == ours[0]["return"]  # that of the clean episode of the same seed
     lost = next((first.folder / "rows").iterdir())
     lost.unlink()
     with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):

@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 
-from wmjax.attacks import OBJECTIVES
+from wmjax.attacks import objective_weights
 from wmjax.core.errors import InputError
 from wmjax.envs import TASKS
 from wmjax.grid.run import run
@@ -46,14 +46,18 @@ def complaint(call, *args, **kwargs) -> str:
 
 def test_every_field(file):
     path = file(
-        name='"a-b_1"', objectives='["random", "dca"]', budgets='[0, 0.5, 1, "8/255"]', seeds='"20..22"',
-        optimizers='["pgd"]', modes='["first_half", "sparse(3)"]', tasks='["dmc_walker_run"]', noise='"mode"',
-        steps="3", episode_steps="7", backend='"device"',
+        name='"a-b_1"', objectives='["random", "dca", "target(-0.5)", "vsa+0.5*pea"]', budgets='[0, 0.5, 1, "8/255"]',
+        seeds='"20..22"', optimizers='["pgd", "apgd(20)"]', modes='["first_half", "sparse(3)", "policy_top(2)"]',
+        regions='["all", "patch(16)"]', frames='["uint8", "float"]', defenses='["none", "jpeg", "blur(1.50)"]',
+        adaptive="[true, false]", tasks='["dmc_walker_run"]', noise='"mode"', draws="4", steps="3", episode_steps="7",
+        backend='"device"',
     )  # fmt: skip
     assert read_study(path) == Study(
-        victims=(AGENT,), objectives=("random", "dca"), budgets=(0.0, 0.5, 1.0, 8 / 255), seeds=(20, 21, 22),
-        optimizers=("pgd",), modes=("first_half", "sparse(3)"), tasks=("dmc_walker_run",), noise="mode", steps=3,
-        episode_steps=7, backend="device", name="a-b_1",
+        victims=(AGENT,), objectives=("random", "dca", "target(-0.5)", "vsa+0.5*pea"), budgets=(0.0, 0.5, 1.0, 8 / 255),
+        seeds=(20, 21, 22), optimizers=("pgd", "apgd(20)"), modes=("first_half", "sparse(3)", "policy_top(2)"),
+        regions=("all", "patch(16)"), frames=("uint8", "float"), defenses=("none", "jpeg(75)", "blur(1.5)"),
+        adaptive=(True, False), tasks=("dmc_walker_run",), noise="mode", draws=4, steps=3, episode_steps=7,
+        backend="device", name="a-b_1",
     )  # fmt: skip
 
 
@@ -61,12 +65,14 @@ def test_defaults_are_the_benchmark_s(file):
     study = read_study(file())
     assert (study.optimizers, study.modes, study.tasks, study.steps) == (("fgsm", "pgd"), ("full",), (), 10)
     assert (study.noise, study.episode_steps, study.backend, study.name) == ("fresh", 500, "host", "study")
+    assert (study.defenses, study.adaptive, study.draws) == (("none",), (False,), 1)
+    assert (study.frames, study.regions) == (("float",), ("all",))
 
 
-def test_the_quickstart_attacks_every_objective_of_a_shipped_agent():
+def test_the_quickstart_attacks_every_objective_of_the_benchmark():
     study = read_study()
     assert study.name == "quickstart"
-    assert set(study.objectives) == {"random", *OBJECTIVES}
+    assert set(study.objectives) == {"random", "pda", "pea", "vsa", "lda", "dca"}
     assert set(study.victims) <= set(zoo.names())
     assert 0 in study.budgets
 
@@ -83,11 +89,19 @@ WRONG = [
     ("victims", "[1]", "1 is not a text"),
     ("victims", '["a\\nb.safetensors"]', r"'a\\nb.safetensors'"),
     ("victims", '["a", "a"]', "'a' more than once"),
-    ("objectives", '["pga"]', "'pga'; known: dca, lda, pda, pea, random, vsa"),
+    ("objectives", '["pga"]', "'pga'; known: boundary, ce, critic, dca, "),
+    ("objectives", '["clean"]', "clean is part of every study"),
+    ("objectives", '["target(2)"]', "objective is 'target\\(2\\)'; target takes one number from -1 to 1"),
+    ("objectives", '["vsa+vsa"]', "objective is 'vsa\\+vsa'; it names vsa twice"),
+    ("objectives", '["0*vsa"]', "objective is '0\\*vsa'; weights are numbers above 0"),
+    ("objectives", '["vsa+random"]', "unknown objective 'random'"),
     ("objectives", "[]", "empty"),
     ("objectives", '["pda", ["pda"]]', r"\['pda'\] is not a text"),
-    ("optimizers", '["adam"]', "'adam'; known: apgd, di_fgsm, fgsm, mi_fgsm"),
-    ("optimizers", '["apgd(0)"]', r"'apgd\(0\)'; known: apgd"),
+    ("optimizers", '["adam"]', "'adam'; known: apgd, di_fgsm, fab, fgsm, mi_fgsm"),
+    ("optimizers", '["apgd(0)"]', "steps is 0; apgd needs at least 1"),
+    ("optimizers", '["apgd(1.5)"]', r"'apgd\(1.5\)' is not a name, or a name with a whole number of steps"),
+    ("optimizers", '["apgd(x)"]', r"'apgd\(x\)'; known: apgd"),
+    ("optimizers", '["fab"]', r"fab needs objectives with a boundary \(boundary\), and pda has none"),
     ("optimizers", '["fgsm(2)"]', "steps is 2; fgsm takes exactly 1"),
     ("optimizers", '["pgd", "pgd(10)"]', "optimizers lists pgd of 10 steps more than once"),
     ("optimizers", "[]", "empty; objectives other than random need one of fgsm, pgd, "),
@@ -118,6 +132,26 @@ WRONG = [
     ("modes", "[]", "empty"),
     ("modes", '["half"]', r"'half'; known: full, first_half, second_half, sparse\(n\)"),
     ("modes", '["sparse(0)"]', r"'sparse\(0\)'; known"),
+    ("modes", '["frames(0,500)"]', "frames from 0 to 499"),
+    ("regions", "[]", "empty"),
+    ("regions", '["middle"]', r"'middle'; known: all, patch\(n\), "),
+    ("regions", '["patch(65)"]', r"'patch\(65\)'; known: .* from 1 to 64"),
+    ("frames", "[]", "empty"),
+    ("frames", '["int8"]', "'int8'; known: float, uint8"),
+    ("defenses", "[]", "empty"),
+    ("defenses", '["armour"]', "'armour'; known: bits, blur, "),
+    ("defenses", '["jpeg(0)"]', "quality of defense jpeg is 0"),
+    ("defenses", '["jpeg", "none", "jpeg(75)"]', r"'jpeg\(75\)' more than once"),
+    ("adaptive", "[]", "empty"),
+    ("adaptive", "[1]", "1 is not true or false"),
+    ("adaptive", '["false"]', "'false' is not true or false"),
+    ("adaptive", "true", "True is not a list"),
+    ("adaptive", "[true]", "defenses lists none that an attacker could know"),
+    ("adaptive", "[false, true]", "defenses lists none that an attacker could know"),
+    ("adaptive", "[false, false]", "False more than once"),
+    ("draws", "0", "0; allowed: 1 to 64"),
+    ("draws", "65", "65; allowed: 1 to 64"),
+    ("draws", "true", "True is not a whole number"),
     ("tasks", '["dmc_walker_fly"]', "'dmc_walker_fly'; known: dmc_ball_in_cup_catch"),
     ("noise", '"loud"', "'loud'; known: fresh, mode, shared"),
     ("backend", '"cloud"', "unknown backend 'cloud'; known: device, host"),
@@ -131,8 +165,13 @@ WRONG = [
     ("name", '"../up"', "'../up'; allowed: letters, digits, - and _"),
     ("name", '""', "''; allowed: letters, digits, - and _"),
     ("name", f'"{"x" * 5000}"', "'xxx.*; allowed: .* at most 64"),
-    ("budget", "[0.1]", "unknown field 'budget'; known: backend, budgets, "),
+    ("budget", "[0.1]", "unknown field 'budget'; known: adaptive, backend, budgets, "),
 ]  # fmt: skip
+
+
+def test_fab_goes_with_a_boundary_and_with_noise():
+    study = parse_study(GOOD | {"optimizers": ["fab", "pgd"], "objectives": ["boundary", "random"]})
+    assert study.attacks() == [("fab", 10), ("pgd", 10)]
 
 
 @pytest.mark.parametrize(("field", "value", "expected"), WRONG)
@@ -195,6 +234,7 @@ scalars = st.one_of(
     st.dates(),
     st.sampled_from([0, 20, 0.1, 1e308, 10**400, "8/255", "8/0", "-1/2", "20..39", "39..20", "1/1" * 100]),
     st.sampled_from(["pda", "random", "clean", "pgd", "full", "sparse(2)", "sparse(0)", "fresh", "none", *TASKS]),
+    st.sampled_from(["vsa+0.5*pea", "pea+pea", "target(1)", "fab", "jpeg", "jpeg(1e9)", "all", "patch(0)", "uint8"]),
     st.sampled_from(["../../etc/passwd", "/dev/zero", "a/b", "a\0b", "~", ".", "", AGENT, "\u202e", "名前"]),
 )
 values = st.one_of(
@@ -217,7 +257,7 @@ def test_any_value_gives_a_study_or_one_line(given, rest):
         assert message.isprintable()
         assert 10 < len(message) < 1000
     else:
-        assert set(study.objectives) <= {"random", *OBJECTIVES}
+        assert np.isfinite(objective_weights(study.objectives)).all()
         assert all(0 <= eps <= 1 for eps in study.budgets)
         assert all(type(seed) is int and 0 <= seed < 2**32 for seed in study.seeds)
         assert re.fullmatch(r"[\w-]{1,64}", study.name)
@@ -299,7 +339,7 @@ class TestVictims:
 
     def test_too_many_episodes(self, refused):
         message = refused(AGENT, seeds="0..99999", optimizers=["pgd"], budgets=[i / 10 for i in range(11)])
-        assert "has 1100000 episodes; at most 1000000" in message
+        assert "has 1100001 episodes; at most 1000000" in message
 
     @pytest.mark.parametrize("batch", [0, -1, 65537])
     def test_batch(self, tmp_path, batch):

@@ -12,6 +12,7 @@ import numpy as np
 
 from wmjax.attacks.jpeg import compress
 from wmjax.core.errors import InputError, unknown_name
+from wmjax.core.naming import split
 
 # k / n for n = 1, 3 .. 255 and k in 0..255. Compiled, a division by n becomes a product, off by a rounding error.
 _LEVELS = np.arange(256, dtype=np.float32) / (2 ** np.arange(1, 9, dtype=np.float32) - 1)[:, None]
@@ -209,3 +210,18 @@ def defense_strength(defense: Defense, value: float | None = None) -> float:
             f"expected a {kind} in [{allowed.lowest:g}, {allowed.highest:g}]"
         )
     return float(value)
+
+
+def named(text: str) -> tuple[Defense, float, str]:
+    """Return the defense that `jpeg(75)`, `jpeg` or `median` names, its strength, and the one text that names both.
+
+    Raises InputError for an unknown name, or a strength that the defense does not take.
+    """
+    name, numbers = split(text)
+    chosen = defense(name)
+    if len(numbers) > 1:
+        raise InputError(f"defense {text!r:.80} has {len(numbers)} strengths; expected {name} or {name}(strength)")
+    strength = abs(defense_strength(chosen, *numbers))  # -0 is 0
+    if chosen.strength is None:
+        return chosen, strength, name
+    return chosen, strength, f"{name}({strength:.6f}".rstrip("0").rstrip(".") + ")"

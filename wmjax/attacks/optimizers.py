@@ -11,6 +11,7 @@ from wmjax.attacks.apgd import APGD
 from wmjax.attacks.climb import Climb
 from wmjax.attacks.directions import MOMENTUM, NESTEROV, SIGN, SMOOTH
 from wmjax.attacks.diversity import diverse
+from wmjax.attacks.fab import FAB
 from wmjax.attacks.problem import Best, Loss, Problem
 from wmjax.attacks.scores import Chance, Square
 from wmjax.attacks.starts import Start
@@ -39,8 +40,7 @@ class Method(Protocol):
 class Optimizer:
     """A static choice: `steps` steps of `method` from `start`, `restarts` times. With 0 steps the start is the result.
 
-    Parts combine freely: `Optimizer(10, Climb((SMOOTH, MOMENTUM, SIGN), diverse))` is the TI-DI-MI-FGSM. Of the methods
-    only `FAB` has no name among OPTIMIZERS: it needs a loss with a boundary, which no objective has.
+    Parts combine freely: `Optimizer(10, Climb((SMOOTH, MOMENTUM, SIGN), diverse))` is the TI-DI-MI-FGSM.
     """
 
     steps: int
@@ -96,6 +96,11 @@ def apgd(steps: int | None = None) -> Optimizer:
     return Optimizer(_steps("apgd", steps, 100), APGD(), starts.surface)
 
 
+def fab(steps: int | None = None) -> Optimizer:
+    """Return FAB, of 100 steps if not given; it needs one of the objectives of HAS_BOUNDARY."""
+    return Optimizer(_steps("fab", steps, 100), FAB())
+
+
 def square(steps: int | None = None) -> Optimizer:
     """Return Square, from its own random start; `steps` counts evaluations, and is 1000 if not given."""
     return Optimizer(_steps("square", steps, 1000), Square(), starts.stripes)
@@ -128,6 +133,7 @@ OPTIMIZERS: dict[str, Callable[[int | None], Optimizer]] = {
         di_fgsm,
         ti_fgsm,
         apgd,
+        fab,
         square,
         random_uniform,
         random_sign,
@@ -136,8 +142,8 @@ OPTIMIZERS: dict[str, Callable[[int | None], Optimizer]] = {
 }
 """By name, from the number of steps (None: the benchmark's, or the publication's).
 
-What a frame costs, for K steps: K forward and backward passes; `apgd` one forward pass more, and `pgd_restarts` five
-times K with a forward pass each; `square` and the `random_` ones K forward passes.
+What a frame costs, for K steps: K forward and backward passes; `apgd` one forward pass more, `fab` K more, and
+`pgd_restarts` five times K with a forward pass each; `square` and the `random_` ones K forward passes.
 """
 
 NO_STEPS = Optimizer(0)

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from wmjax.core.grey import LEVELS
+
 Loss = Callable[[jax.Array], jax.Array]
 """What is maximised: images [B, H, W, C] -> [B], each example's value from its own image alone."""
 
@@ -21,18 +23,30 @@ class Ball:
     upper: jax.Array  #: [B, H, W, C]
 
 
-def ball(image: jax.Array, eps: jax.Array) -> Ball:
+def ball(image: jax.Array, eps: jax.Array, region: jax.Array | float = 1.0) -> Ball:
     """Return the L-inf ball of radius `eps` [B] around `image` [B, H, W, C], cut to [0, 1].
 
-    Its bounds are rounded inwards: no float32 in it is further than `eps` from the image, even by a rounding error.
+    `region`, [B, H, W, C] with any axis but the first also 1, is the share of the radius that a pixel has. The bounds
+    are rounded inwards: no float32 in them is further than that from the image, even by a rounding error.
     """
-    eps = per_pixel(eps)
-    return Ball(jnp.maximum(_inwards(image, -eps), 0.0), jnp.minimum(_inwards(image, eps), 1.0))
+    radius = per_pixel(eps) * region
+    return Ball(jnp.maximum(_inwards(image, -radius), 0.0), jnp.minimum(_inwards(image, radius), 1.0))
 
 
 def project(bounds: Ball, image: jax.Array) -> jax.Array:
     """Return the point of the ball nearest to `image` [B, H, W, C]."""
     return jnp.clip(image, bounds.lower, bounds.upper)
+
+
+def grey(image: jax.Array, clean: jax.Array, eps: jax.Array, region: jax.Array | float = 1.0) -> jax.Array:
+    """Return `image` [B, H, W, C] rounded to grey levels k / 255, no more levels from `clean` than the ball allows.
+
+    8 / 255 are 8 levels, although neither it nor the levels are exact in float32. `clean` is of grey levels itself.
+    """
+    most = jnp.floor(255 * per_pixel(eps) * region + 1e-4)
+    middle = jnp.round(255 * clean)
+    level = jnp.clip(jnp.clip(jnp.round(255 * image), middle - most, middle + most), 0, 255)
+    return jnp.take(LEVELS, level.astype(jnp.int32), mode="clip")
 
 
 @struct.dataclass

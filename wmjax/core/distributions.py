@@ -4,9 +4,11 @@ Sampling noise is always an argument. Formulas follow DreamerV3 (arXiv 2301.0410
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 UNIMIX = 0.01
@@ -43,8 +45,8 @@ class DiagGaussian:
         """Return the entropy in nats, summed over dimensions: [...]."""
         return jnp.sum(0.5 * math.log(2 * math.pi * math.e) + jnp.log(self.std), axis=-1)
 
-    def kl(self, other: "DiagGaussian") -> jax.Array:
-        """Return KL(self || other) in nats, summed over dimensions: [...].
+    def kl(self, other: Any) -> jax.Array:
+        """Return KL(self || other) in nats, of another diagonal Gaussian, summed over dimensions: [...].
 
         In the ratio form, which is exactly 0 with an exactly zero gradient where the two agree. The textbook form
         log(s2/s1) + ... leaves rounding there, which a sign step would blow up to full strength.
@@ -52,6 +54,24 @@ class DiagGaussian:
         ratio = (self.std / other.std) ** 2
         shift = ((self.mean - other.mean) / other.std) ** 2
         return 0.5 * jnp.sum(ratio - 1.0 - jnp.log(ratio) + shift, axis=-1)
+
+    def log_bins(self, count: int) -> jax.Array:
+        """Return log-probabilities [..., A, count] of equal bins over [-1, 1]; the outer ones take the tails.
+
+        `count` is 3 at least. Exact however far off a bin is, up to rounding; beyond 1000 standard deviations the value
+        stays what it is there, so that it and its gradient are finite.
+        """
+        edges = jnp.asarray(np.linspace(-1.0, 1.0, count + 1)[1:-1], self.mean.dtype)
+        edges = jnp.expand_dims(edges, range(self.mean.ndim))
+        z = jnp.clip((edges - self.mean[..., None]) / self.std[..., None], -1e3, 1e3)
+        below, above = jax.scipy.special.log_ndtr(z), jax.scipy.special.log_ndtr(-z)
+        # A bin is the difference of two tails: of those on its own side of the mean, which are small and do not cancel.
+        left = z[..., 1:] + z[..., :-1] < 0
+        larger = jnp.where(left, below[..., 1:], above[..., :-1])
+        smaller = jnp.where(left, below[..., :-1], above[..., 1:])
+        # Of a bin too narrow for its tails to differ, the probability is next to nothing, and not exactly that.
+        inner = larger + jnp.log(-jnp.expm1(-jnp.maximum(larger - smaller, 1e-30)))
+        return jnp.concatenate([below[..., :1], inner, above[..., -1:]], axis=-1)
 
 
 @struct.dataclass
@@ -97,8 +117,8 @@ class OneHot:
         """Return the entropy of each categorical in nats: [...]."""
         return -jnp.sum(jnp.exp(self.log_probs) * self.log_probs, axis=-1)
 
-    def kl(self, other: "OneHot") -> jax.Array:
-        """Return KL(self || other) of each categorical in nats: [...]."""
+    def kl(self, other: Any) -> jax.Array:
+        """Return KL(self || other) of each categorical in nats, of as many others: [...]."""
         return jnp.sum(jnp.exp(self.log_probs) * (self.log_probs - other.log_probs), axis=-1)
 
 

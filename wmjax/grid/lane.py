@@ -14,7 +14,11 @@ import numpy as np
 
 import wmjax
 from wmjax import rollout
-from wmjax.attacks import NO_STEPS, Attack, mask, optimizer, threat
+from wmjax.attacks.defenses import named
+from wmjax.attacks.optimizers import NO_STEPS, optimizer
+from wmjax.attacks.regions import region
+from wmjax.attacks.threat import Attack, Threat, threat
+from wmjax.attacks.timing import timing
 from wmjax.envs import make
 from wmjax.envs import spec as env_spec
 from wmjax.grid.plan import Chunk, Episode
@@ -45,12 +49,7 @@ class Lane:
         """Play the chunk's episodes; `record` says which to keep frame by frame, `on_step` may raise to stop."""
         first, padded = chunk.episodes[0], chunk.padded()
         victim, params = self._agent(first.victim)
-        names = [episode.objective for episode in padded]
-        optim = optimizer(first.optimizer, first.steps) if first.steps else NO_STEPS
-        attack = Attack(optim) if first.noise == "none" else Attack(optim, first.noise)
-        masked = (
-            np.zeros(chunk.episode_steps, bool) if first.objective == "clean" else mask(first.mode, chunk.episode_steps)
-        )
+        attack, goals, mask = _attack(chunk, victim.image_size)
         kept = [i for i, episode in enumerate(chunk.episodes) if record(episode)]
         start = time.perf_counter()
         drive: Callable[..., rollout.Rollout] = rollout.device if chunk.backend == "device" else rollout.host
@@ -59,8 +58,8 @@ class Lane:
             params,
             self._environment(first.task, chunk),
             attack,
-            threat(names, [episode.eps for episode in padded]),
-            masked,
+            goals,
+            mask,
             seeds=[episode.seed for episode in padded],
             keys=_keys([(episode.victim, episode.task, episode.seed) for episode in padded]),
             attack_keys=_keys([asdict(episode) for episode in padded]),
@@ -68,8 +67,8 @@ class Lane:
             on_step=on_step,
         )
         wall = (time.perf_counter() - start) / len(chunk.episodes)
-        rows = [self._row(chunk, i, victim, result, int(masked.sum()), wall) for i in range(len(chunk.episodes))]
-        traces = {_trace_name(chunk.episodes[i]): _trace(rows[i], result.traces[i], masked) for i in kept}
+        rows = [self._row(chunk, i, victim, attack, result, wall) for i in range(len(chunk.episodes))]
+        traces = {_trace_name(chunk.episodes[i]): _trace(rows[i], result.traces[i]) for i in kept}
         return Played(rows, traces)
 
     def close(self) -> None:
@@ -91,19 +90,21 @@ class Lane:
         return self._env
 
     def _row(
-        self, chunk: Chunk, i: int, victim: Dreamer, result: rollout.Rollout, attacked: int, wall: float
+        self, chunk: Chunk, i: int, victim: Dreamer, attack: Attack, result: rollout.Rollout, wall: float
     ) -> dict[str, Any]:
         episode = chunk.episodes[i]
         diagnostics = {name: float(values[i]) for name, values in result.diagnostics.items()}
         if not episode.steps:  # there was no objective to climb
-            diagnostics |= dict.fromkeys(("loss_first", "loss_last", "zero_grad"), float("nan"))
+            diagnostics |= dict.fromkeys(("loss_first", "loss_last", "loss_error", "zero_grad"), float("nan"))
+        if attack.optimizer.restarts == 1:
+            diagnostics["restart_gap"] = float("nan")
         spec = env_spec(episode.task)
         return asdict(episode) | {
             "agent": victim.agent,
             "return": float(result.returns[i]),
             "max_return": spec.max_return * chunk.episode_steps / spec.episode_steps,
             "length": chunk.episode_steps,
-            "attacked": attacked,
+            "attacked": int(result.attacked[i]),
             "nan": bool(result.nan[i]),
             **diagnostics,
             "schema": SCHEMA_VERSION,
@@ -115,26 +116,43 @@ class Lane:
         }
 
 
+def _attack(chunk: Chunk, image_size: int) -> tuple[Attack, Threat, np.ndarray]:
+    """Return what the chunk's episodes are attacked with, the last one's repeated to fill up, and when, bool [T]."""
+    first, padded = chunk.episodes[0], chunk.padded()
+    clean = first.objective == "clean"
+    # Clean episodes take values that another program has too: on the device they share that of random noise.
+    when = timing("full" if clean else first.mode, chunk.episode_steps)
+    where = region("all" if clean else first.region, image_size)
+    guard, strength, _ = named(first.defense)
+    attack = Attack(
+        optimizer(first.optimizer, first.steps) if first.steps else NO_STEPS,
+        "fresh" if first.noise == "none" else first.noise,
+        guard,
+        first.adaptive,
+        max(first.draws, 1),
+        rounded=first.frames == "uint8",
+        gap=when.gap,
+    )
+    names, budgets = [episode.objective for episode in padded], [episode.eps for episode in padded]
+    goals = threat(names, budgets, strength, region=where, threshold=when.threshold, most=when.most)
+    return attack, goals, when.mask & (not clean)
+
+
+def _digest(name: Any) -> bytes:
+    return hashlib.sha256(json.dumps(name, sort_keys=True).encode()).digest()
+
+
 def _keys(names: list[Any]) -> jax.Array:
     """Return a random key an episode, [B], from what names it alone: not from its place in a batch, chunk or run."""
-    digests = [hashlib.sha256(json.dumps(name, sort_keys=True).encode()).digest()[:8] for name in names]
-    return jax.random.wrap_key_data(
-        jnp.asarray(np.frombuffer(b"".join(digests), ">u4").astype(np.uint32).reshape(-1, 2))
-    )
+    digests = b"".join(_digest(name)[:8] for name in names)
+    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(digests, ">u4").astype(np.uint32).reshape(-1, 2)))
 
 
 def _trace_name(episode: Episode) -> str:
-    parts = (
-        episode.victim,
-        episode.task,
-        episode.objective,
-        episode.optimizer,
-        episode.mode,
-        episode.eps,
-        episode.seed,
-    )
-    return "__".join(map(str, parts))
+    """Return a name that is the episode's alone, and short enough for a file's; what is in the file says the rest."""
+    digest = _digest(asdict(episode)).hex()[:16]
+    return "__".join((episode.victim, episode.task, episode.objective[:20], str(episode.seed), digest))
 
 
-def _trace(row: Mapping[str, Any], trace: rollout.Trace, masked: np.ndarray) -> dict[str, np.ndarray]:
-    return vars(trace) | {"attacked": masked, "meta": np.array(json.dumps(row))}
+def _trace(row: Mapping[str, Any], trace: rollout.Trace) -> dict[str, np.ndarray]:
+    return vars(trace) | {"meta": np.array(json.dumps(row))}

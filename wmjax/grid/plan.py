@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import groupby, product
+from typing import Any
 
 from wmjax.core.errors import InputError
 from wmjax.envs import spec as env_spec
@@ -13,6 +14,16 @@ from wmjax.grid.spec import Study
 from wmjax.victims.weights import Card
 
 _MOST_EPISODES = 1_000_000  # memory for a million is about 1 GB; their results would be files by the hundred thousand
+
+_AIMLESS: dict[str, Any] = {"optimizer": "none", "steps": 0, "noise": "none", "draws": 0, "adaptive": False}
+_CLEAN: dict[str, Any] = {
+    "objective": "clean",
+    "frames": "none",
+    "region": "none",
+    "mode": "none",
+    "eps": 0.0,
+} | _AIMLESS
+"""The columns of an episode whose attack has no objective, and of one that is not attacked."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -25,14 +36,20 @@ class Episode:
     optimizer: str
     steps: int
     noise: str
+    draws: int
+    frames: str
+    region: str
     mode: str
+    defense: str
+    adaptive: bool
     eps: float
     seed: int
 
     @property
     def program(self) -> tuple:
         """What episodes of one chunk have in common; objective, budget and seed are batch axes."""
-        return self.victim, self.task, self.optimizer, self.steps, self.noise, self.mode
+        attack = self.optimizer, self.steps, self.noise, self.draws, self.frames, self.region, self.mode
+        return self.victim, self.task, *attack, self.defense, self.adaptive
 
 
 @dataclass(frozen=True)
@@ -57,31 +74,29 @@ class Chunk:
 
 
 def episodes(study: Study, cards: Mapping[str, Card]) -> list[Episode]:
-    """Return every episode of the study, each once: the clean ones, and every attacked cell.
+    """Return every episode of the study, each once: the clean ones, every attacked cell, and the probes.
 
-    `cards` are the victims' by name. Raises InputError where a victim fits no task of the study, or a task no victim,
-    or for more than a million episodes.
+    A probe is an attack of budget 0: one for each way of attacking, with the first objective, region, mode and seed
+    that the study lists for it. `cards` are the victims' by name. Raises InputError where a victim fits no task of the
+    study, or a task no victim, or for more than a million episodes.
     """
-    budgets = [eps for eps in study.budgets if eps > 0]
-    attacks = [
-        (objective, name, steps, study.noise)
-        for objective in study.objectives
-        if objective != "random"
-        for name, steps in study.attacks()
-    ]
-    if "random" in study.objectives:
-        attacks.append(("random", "none", 0, "none"))
     pairs = [(victim, task) for victim, card in cards.items() for task in _tasks(study, victim, card)]
     if idle := set(study.tasks) - {task for _, task in pairs}:
         raise InputError(f"tasks: no victim of the study was trained on {', '.join(sorted(idle))}")
-    count = len(pairs) * len(study.seeds) * (1 + len(attacks) * len(study.modes) * len(budgets))
-    if count > _MOST_EPISODES:
-        raise InputError(f"the study has {count} episodes; at most {_MOST_EPISODES}, so split it up")
+    budgets = [eps for eps in study.budgets if eps > 0]
+    each = len(study.regions) * len(study.modes) * len(budgets) * len(study.seeds)
+    count = len(study.defenses) * len(study.seeds) + sum(len(objectives) * each + 1 for objectives, _ in _ways(study))
+    if len(pairs) * count > _MOST_EPISODES:
+        raise InputError(f"the study has {len(pairs) * count} episodes; at most {_MOST_EPISODES}, so split it up")
     found = []
-    for (victim, task), seed in product(pairs, study.seeds):
-        found.append(Episode(victim, task, "clean", "none", 0, "none", "none", 0.0, seed))
-        for attack, mode, eps in product(attacks, study.modes, budgets):
-            found.append(Episode(victim, task, *attack, mode, eps, seed))
+    for victim, task in pairs:
+        for defense, seed in product(study.defenses, study.seeds):
+            found.append(Episode(victim, task, **_CLEAN, defense=defense, seed=seed))
+        for objectives, way in _ways(study):
+            cells = product(objectives, study.regions, study.modes, budgets, study.seeds)
+            probe = objectives[0], study.regions[0], study.modes[0], 0.0, study.seeds[0]
+            for objective, region, mode, eps, seed in (*cells, probe):
+                found.append(Episode(victim, task, objective, region=region, mode=mode, eps=eps, seed=seed, **way))
     return found
 
 
@@ -95,6 +110,19 @@ def plan(study: Study, cards: Mapping[str, Card], hashes: Mapping[str, str], bat
             part = tuple(members[i : i + batch])
             chunks.append(Chunk(part, batch, study.episode_steps, study.backend, hashes[part[0].victim]))
     return sorted(chunks, key=lambda chunk: -chunk.episodes[0].steps)
+
+
+def _ways(study: Study) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """Yield each way of attacking, as columns of an episode, after the objectives that it is for."""
+    searched = [objective for objective in study.objectives if objective != "random"]
+    optimizers = study.attacks() if searched else []
+    for frames, defense in product(study.frames, study.defenses):
+        seen = {"frames": frames, "defense": defense}
+        for (name, steps), adaptive in product(optimizers, (False,) if defense == "none" else study.adaptive):
+            how = {"optimizer": name, "steps": steps, "noise": study.noise, "draws": study.draws}
+            yield searched, how | seen | {"adaptive": adaptive}
+        if "random" in study.objectives:
+            yield ["random"], _AIMLESS | seen
 
 
 def _tasks(study: Study, victim: str, card: Card) -> list[str]:

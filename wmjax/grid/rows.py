@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _COLUMNS: list[tuple[str, pa.DataType, str]] = [
     # the cell
@@ -11,10 +11,27 @@ _COLUMNS: list[tuple[str, pa.DataType, str]] = [
     ("task", pa.string(), "task, named as in the reference configs"),
     ("objective", pa.string(), "what the attack maximises; 'clean' for no attack, 'random' for noise in the ball"),
     ("optimizer", pa.string(), "how it maximises; 'none' where objective is clean or random"),
-    ("steps", pa.int32(), "gradient steps an attacked frame"),
-    ("noise", pa.string(), "latent noise of the attacker's passes: shared, fresh or mode; 'none' without gradient"),
-    ("mode", pa.string(), "which frames are attacked: full, first_half, second_half, sparse(n)"),
-    ("eps", pa.float64(), "L-inf budget in image units (the image is in [0, 1])"),
+    ("steps", pa.int32(), "steps of the optimizer an attacked frame"),
+    ("noise", pa.string(), "latent noise of the attacker's passes: shared, fresh or mode; 'none' without optimizer"),
+    (
+        "draws",
+        pa.int32(),
+        "draws of latent noise, and of a random defense it knows, that the attacker averages over; 0 without optimizer",
+    ),
+    ("frames", pa.string(), "attacked frames are 'float', or 'uint8': rounded to grey levels; 'none' for clean"),
+    ("region", pa.string(), "where in the image the attack may act: all, patch(n) and others; 'none' for clean"),
+    ("mode", pa.string(), "which frames are attacked: full, sparse(n), policy_top(k) and others; 'none' for clean"),
+    (
+        "defense",
+        pa.string(),
+        "what the agent sees every frame through, with its strength: jpeg(75); 'none' for nothing",
+    ),
+    ("adaptive", pa.bool_(), "the attacker knows the defense, and looks through it"),
+    (
+        "eps",
+        pa.float64(),
+        "L-inf budget in image units (the image is in [0, 1]); an attack of budget 0 is a probe, to be equal to clean",
+    ),
     ("seed", pa.int64(), "episode seed: the environment's reset and the agent's sampling"),
     # the outcome
     ("return", pa.float64(), "sum of rewards over the episode; NaN where `nan` is set"),
@@ -34,6 +51,8 @@ _COLUMNS: list[tuple[str, pa.DataType, str]] = [
     ("post_prior_kl", pa.float32(), "KL(posterior || prior) on the attacked frame, with unimix, nats"),
     ("loss_first", pa.float32(), "attack objective at the start of the iterations"),
     ("loss_last", pa.float32(), "attack objective at their end"),
+    ("restart_gap", pa.float32(), "best objective of all starts minus that of the first; NaN with a single start"),
+    ("loss_error", pa.float32(), "relative error of the noted objective of the last attacked frame, computed afresh"),
     ("zero_grad", pa.float32(), "fraction of the attack's gradients that were exactly zero over the whole frame"),
     ("saturated", pa.float32(), "fraction of the attacked frame's values at 0 or 1 that the clean frame had inside"),
     ("max_delta", pa.float32(), "largest |attacked - clean| over the episode, in image units"),
@@ -55,7 +74,22 @@ SCHEMA = pa.schema(
     metadata={"wmjax_schema": str(SCHEMA_VERSION)},
 )
 
-CELL = ("victim", "task", "objective", "optimizer", "steps", "noise", "mode", "eps", "seed")
+CELL = (
+    "victim",
+    "task",
+    "objective",
+    "optimizer",
+    "steps",
+    "noise",
+    "draws",
+    "frames",
+    "region",
+    "mode",
+    "defense",
+    "adaptive",
+    "eps",
+    "seed",
+)
 """The columns that together name one row."""
 
 TIMING = ("wall_s",)

@@ -190,7 +190,8 @@ class _Work:
 
     def _records(self, episode: Episode) -> bool:
         """Return whether to keep an episode frame by frame: the first seed, clean and at the largest budget."""
-        return episode.seed == self._study.seeds[0] and episode.eps in (0.0, max(self._study.budgets))
+        kept = episode.objective == "clean" or 0 < episode.eps == max(self._study.budgets)
+        return kept and episode.seed == self._study.seeds[0]
 
     def _blame(self, chunk: Chunk, error: Exception, *, last: bool) -> str:
         summary = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"

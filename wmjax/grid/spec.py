@@ -4,25 +4,34 @@ import re
 import stat
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import cattrs
 
-from wmjax.attacks.attack import NOISES
-from wmjax.attacks.objectives import OBJECTIVES
+from wmjax.attacks.defenses import named
+from wmjax.attacks.objectives import HAS_BOUNDARY, objective_weights
 from wmjax.attacks.optimizers import OPTIMIZERS, optimizer
-from wmjax.attacks.timing import mask
+from wmjax.attacks.regions import region
+from wmjax.attacks.threat import NOISES
+from wmjax.attacks.timing import timing
 from wmjax.core.errors import InputError, unknown_name
-from wmjax.core.naming import split_number
+from wmjax.core.naming import split
 from wmjax.envs import BACKENDS
 from wmjax.envs import spec as env_spec
+
+FRAMES = ("float", "uint8")
+"""What attacked frames are: any numbers in [0, 1], or grey levels, as a camera would give them."""
 
 _STUDIES = Path(__file__).parent / "studies"
 _FILE_BYTES = 1 << 16
 _MOST_SEEDS = 100_000
 _MOST_COMPLAINTS = 3
+_MAY_BE_EMPTY = ("optimizers", "tasks")
+_IMAGE_SIZE = 64
 
 
 @dataclass(frozen=True)
@@ -30,13 +39,18 @@ class Study:
     """The axes; their product is the grid. Every episode's clean counterpart is part of it without being asked for."""
 
     victims: tuple[str, ...]  #: names of shipped agents, or paths of weight files
-    objectives: tuple[str, ...]  #: pda, pea, vsa, lda, dca, random
+    objectives: tuple[str, ...]  #: random, names of OBJECTIVES, critic, target(0.5), or mixtures: vsa+0.5*pea
     budgets: tuple[float, ...]  #: L-inf budgets eps in image units, in [0, 1]; "8/255" is 8 grey levels
     seeds: tuple[int, ...]  #: a list, or "20..39"
     optimizers: tuple[str, ...] = ("fgsm", "pgd")  #: names of OPTIMIZERS, with steps of their own or without: apgd(20)
-    modes: tuple[str, ...] = ("full",)  #: full, first_half, second_half, sparse(n)
+    modes: tuple[str, ...] = ("full",)  #: when, see MODES: full, sparse(2), policy_top(50) ...
+    regions: tuple[str, ...] = ("all",)  #: where in the image, see REGIONS: all, patch(16), red ...
+    frames: tuple[str, ...] = ("float",)  #: attacked frames are float, or uint8: rounded to grey levels
+    defenses: tuple[str, ...] = ("none",)  #: what the agent sees every frame through, see DEFENSES; here as jpeg(75)
+    adaptive: tuple[bool, ...] = (False,)  #: whether the attacker knows the defense, where there is one
     tasks: tuple[str, ...] = ()  #: empty: each victim on the task that it was trained on
     noise: str = "fresh"  #: what the attacker knows of the agent's latent sampling: fresh, shared, mode
+    draws: int = 1  #: of latent noise, and of a random defense that it knows, that the attacker averages over
     steps: int = 10  #: steps of the optimizers that do not say their own; fgsm always takes one
     episode_steps: int = 500  #: agent steps an episode; 500 is a whole one
     backend: str = "host"  #: host: MuJoCo in C and its own pixels; device: both in JAX, one program with the attack
@@ -44,25 +58,35 @@ class Study:
 
     def __post_init__(self) -> None:
         """Raise InputError, naming the field, for a value that is not allowed."""
-        for axis in ("victims", "objectives", "budgets", "seeds", "modes"):
-            if not getattr(self, axis):
-                raise InputError(f"{axis} is empty; a study needs at least one")
-        for axis in ("victims", "objectives", "budgets", "seeds", "optimizers", "modes", "tasks"):
-            values = getattr(self, axis)
-            if twice := [value for value, count in Counter(values).items() if count > 1]:
-                raise InputError(f"{axis} lists {twice[0]!r:.80} more than once")
+        for axis in fields(self):
+            if isinstance(values := getattr(self, axis.name), tuple) and not values and axis.name not in _MAY_BE_EMPTY:
+                raise InputError(f"{axis.name} is empty; a study needs at least one")
+        with _field("defenses"):
+            object.__setattr__(self, "defenses", tuple(named(text)[2] for text in self.defenses))
+        for axis in fields(self):
+            values = getattr(self, axis.name)
+            if isinstance(values, tuple) and (twice := [value for value, n in Counter(values).items() if n > 1]):
+                raise InputError(f"{axis.name} lists {twice[0]!r:.80} more than once")
         for victim in self.victims:
             if not victim.isprintable():
                 raise InputError(f"victims: {victim!r:.80} is not a name or path; control characters are not allowed")
-        for objective in self.objectives:
-            if objective not in OBJECTIVES and objective != "random":
-                raise unknown_name("objective", objective, [*OBJECTIVES, "random"])
-        if set(self.objectives) != {"random"} and not self.optimizers:
+        searched = [objective for objective in self.objectives if objective != "random"]
+        with _field("objectives"):
+            if "clean" in searched:
+                raise InputError("clean is part of every study, and not to be listed")
+            objective_weights(searched)
+        if searched and not self.optimizers:
             raise InputError(f"optimizers is empty; objectives other than random need one of {', '.join(OPTIMIZERS)}")
-        if twice := [pair for pair, count in Counter(self.attacks()).items() if count > 1]:
+        attacks = self.attacks()
+        if twice := [pair for pair, count in Counter(attacks).items() if count > 1]:
             raise InputError(f"optimizers lists {twice[0][0]} of {twice[0][1]} steps more than once")
+        if "fab" in dict(attacks) and (others := [name for name in searched if name not in HAS_BOUNDARY]):
+            known = ", ".join(sorted(HAS_BOUNDARY))
+            raise InputError(f"optimizers: fab needs objectives with a boundary ({known}), and {others[0]} has none")
         if not 1 <= self.steps <= 10_000:
             raise InputError(f"steps is {self.steps}; allowed: 1 to 10000")
+        if not 1 <= self.draws <= 64:
+            raise InputError(f"draws is {self.draws}; allowed: 1 to 64")
         for eps in self.budgets:
             if not 0 <= eps <= 1:
                 raise InputError(
@@ -73,28 +97,52 @@ class Study:
                 raise InputError(f"seeds: {seed} is not in [0, 2^32)")
         for task in self.tasks:
             env_spec(task)
+        for frames in self.frames:
+            if frames not in FRAMES:
+                raise unknown_name("frames", frames, FRAMES)
+        if True in self.adaptive and self.defenses == ("none",):
+            raise InputError("adaptive is true, but defenses lists none that an attacker could know")
         if self.noise not in NOISES:
             raise unknown_name("noise", self.noise, NOISES)
         if self.backend not in BACKENDS:
             raise unknown_name("backend", self.backend, BACKENDS)
         if not 1 <= self.episode_steps <= 500:
             raise InputError(f"episode_steps is {self.episode_steps}; allowed: 1 to 500")
-        for mode in self.modes:
-            mask(mode, self.episode_steps)
+        with _field("modes"):
+            for mode in self.modes:
+                timing(mode, self.episode_steps)
+        with _field("regions"):
+            for name in self.regions:
+                region(name, _IMAGE_SIZE)
         if not self.name.replace("-", "").replace("_", "").isalnum() or len(self.name) > 64:
             raise InputError(f"name is {self.name!r:.80}; allowed: letters, digits, - and _, at most 64")
 
     def attacks(self) -> list[tuple[str, int]]:
         """Return name and steps of every optimizer; raises InputError for one that is unknown or cannot take them."""
         pairs = []
-        for text in self.optimizers:
-            name, own = split_number(text)
-            steps = None if name == "fgsm" and own is None else self.steps if own is None else own
-            try:
-                pairs.append((name, optimizer(name, steps).steps))
-            except InputError as error:
-                raise InputError(f"optimizers: {error}") from None
+        with _field("optimizers"):
+            for text in self.optimizers:
+                match split(text):
+                    case name, (int(steps),):
+                        pairs.append((name, optimizer(name, steps).steps))
+                    case "fgsm", ():
+                        pairs.append(("fgsm", 1))
+                    case name, ():
+                        pairs.append((name, optimizer(name, self.steps).steps))
+                    case _:
+                        raise InputError(
+                            f"{text!r:.80} is not a name, or a name with a whole number of steps: apgd(20)"
+                        )
         return pairs
+
+
+@contextmanager
+def _field(name: str) -> Iterator[None]:
+    """Put the field's name before what is wrong with its values."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
 
 
 def read_study(path: str | Path | None = None) -> Study:
@@ -162,6 +210,12 @@ def _number(value: Any, _: type) -> float:
     return float(value)
 
 
+def _flag(value: Any, _: type) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{_shown(value)} is not true or false")
+    return value
+
+
 def _whole(value: Any, _: type) -> int:
     if type(value) is not int or value.bit_length() > 64:
         raise ValueError(f"{_shown(value)} is not a whole number below 2^64")
@@ -190,5 +244,6 @@ def _shown(value: Any) -> str:
 _CONVERTER = cattrs.Converter()
 _CONVERTER.register_structure_hook(float, _number)
 _CONVERTER.register_structure_hook(int, _whole)
+_CONVERTER.register_structure_hook(bool, _flag)
 _CONVERTER.register_structure_hook(str, _text)
 _CONVERTER.register_structure_hook_func(lambda kind: getattr(kind, "__origin__", None) is tuple, _list)

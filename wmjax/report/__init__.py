@@ -9,9 +9,10 @@ from wmjax.core.errors import InputError
 from wmjax.report.curves import draw_curves
 from wmjax.report.folder import read_manifest, read_rows
 from wmjax.report.markdown import code
-from wmjax.report.names import budget_label, mode_order
+from wmjax.report.names import budget_label
 from wmjax.report.page import render
 from wmjax.report.scores import blocks, summarise
+from wmjax.report.settings import Setting, setting_name, setting_order, told_axes
 from wmjax.report.tables import objective_text
 from wmjax.report.traces import Trace, lowest_pair
 from wmjax.report.video import amplification, write_video
@@ -24,7 +25,7 @@ _OURS = re.compile(r"curves(_\d+)?\.png|episode\.(mp4|png)|report\.md")
 def report(folder: Path) -> Path:
     """Write `folder`/report from the rows, manifest and traces in `folder`; return the path of its report.md.
 
-    Beside the page: curves.png (curves_2.png ... for further temporal modes), and episode.mp4 with its poster
+    Beside the page: curves.png (curves_2.png ... for further settings), and episode.mp4 with its poster
     episode.png where episodes were recorded. Files of an earlier report are replaced or removed. Raises InputError,
     naming the file, where the folder or something in it is not what a study leaves, or the report cannot be written.
     """
@@ -34,10 +35,10 @@ def report(folder: Path) -> Path:
     with _writing(out):
         out.mkdir(exist_ok=True)
     figures = {}
-    for i, mode in enumerate(sorted({block.mode for block, _ in parts}, key=mode_order), 1):
-        figures[mode] = "curves.png" if i == 1 else f"curves_{i}.png"
-        with _writing(out / figures[mode]):
-            draw_curves(out / figures[mode], [part for part in parts if part[0].mode == mode])
+    for i, setting in enumerate(sorted({block.setting for block, _ in parts}, key=setting_order), 1):
+        figures[setting] = "curves.png" if i == 1 else f"curves_{i}.png"
+        with _writing(out / figures[setting]):
+            draw_curves(out / figures[setting], [part for part in parts if part[0].setting == setting])
     written = {*figures.values(), "report.md"}
     episode = "No episodes were recorded as a clean and an attacked pair of one seed, so there is no video."
     if pair is not None:
@@ -65,7 +66,9 @@ def _writing(path: Path) -> Iterator[None]:
 
 def _episode(clean: Trace, attacked: Trace) -> str:
     meta = attacked.meta
-    attack = f"{objective_text(meta['objective'])}, optimizer {code(meta['optimizer'])}, mode {code(meta['mode'])}"
+    setting = Setting(*(meta[axis] for axis in Setting._fields))
+    name = setting_name(setting, told_axes([setting]))
+    attack = f"{objective_text(meta['objective'])}, optimizer {code(meta['optimizer'])}, mode {code(name)}"
     return (
         "[![Clean beside attacked; a click plays the video](episode.png)](episode.mp4)\n\n"
         f"{code(meta['victim'])} on {code(meta['task'])}, seed {meta['seed']:g}: return {clean.meta['return']:.4g} "

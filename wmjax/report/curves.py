@@ -1,4 +1,4 @@
-"""The figure of a mode: one panel a victim and task, one curve an attack; colour is objective, dashes are optimizer."""
+"""The figure of a setting: a panel for a victim and task, a curve an attack; colour is objective, dashes optimizer."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,17 +25,21 @@ _STYLE = {
     "vsa": ("#009E73", "^"),
     "lda": ("#CC79A7", "v"),
 }
-_SPARE = (("#56B4E9", "P"), ("#222222", "*"), ("#8C510A", "<"), ("#5E3C99", ">"))
+_SPARE = (
+    ("#56B4E9", "P"), ("#222222", "*"), ("#8C510A", "<"), ("#5E3C99", ">"),
+    ("#8A8A00", "p"), ("#B2182B", "h"), ("#1B7837", "d"), ("#4D4D9F", "H"),
+)  # fmt: skip
 _DASHES = ((0, ()), (0, (4.5, 1.8)), (0, (1, 1.3)), (0, (6, 1.5, 1, 1.5)))
 _INK, _FAINT, _RULE = "#222222", "#6B6B6B", "#DDDDDD"
 
 # Inches: a panel by the number of columns, and the room around it.
 _PANEL = {1: (5.6, 3.1), 2: (3.0, 2.3), 3: (2.0, 1.75), 4: (1.6, 1.5)}
-_NAMES, _TICKS, _TITLE, _FEET, _HEAD, _FOOT, _EDGE = 0.8, 0.42, 0.48, 0.3, 0.5, 0.22, 0.2
+_TICKS, _TITLE, _FEET, _HEAD, _LINE, _FOOT, _EDGE = 0.42, 0.48, 0.3, 0.5, 0.17, 0.22, 0.2
+_LETTERS = 16  # of an objective's label beside its curve, at most
 
 
 def draw_curves(file: Path, parts: Sequence[tuple[Block, Summary]]) -> None:
-    """Write one temporal mode's figure as PNG: its blocks, one for each victim, with their summaries."""
+    """Write one setting's figure as PNG: its blocks, one for each victim, with their summaries."""
     panels = [(task, block, summary) for block, summary in parts for task in range(len(block.tasks))]
     # Victims that share their tasks stand side by side, so that a row compares them.
     aligned = 1 < len(parts) <= 4 and len({block.tasks for block, _ in parts}) == 1
@@ -43,9 +47,12 @@ def draw_curves(file: Path, parts: Sequence[tuple[Block, Summary]]) -> None:
         panels.sort(key=lambda panel: panel[0])
     across = len(parts) if aligned else min(len(panels), 3)
     wide, high = _PANEL[across]
-    width = _EDGE + across * (_TICKS + wide + _NAMES)
-    height = _HEAD + -(-len(panels) // across) * (_TITLE + high + _FEET) + _FOOT
     objectives = dict.fromkeys(name for block, _ in parts for name in block.objectives)
+    longest = max(len(objective_label(name)) for name in objectives)
+    names = 0.26 + 0.08 * min(max(longest, 7), _LETTERS)
+    head = _HEAD + (_LINE if _is_long(parts[0][0]) else 0.0)
+    width = _EDGE + across * (_TICKS + wide + names)
+    height = head + -(-len(panels) // across) * (_TITLE + high + _FEET) + _FOOT
     unknown = [name for name in objectives if name not in _STYLE]
     styles = _STYLE | {name: _SPARE[i % len(_SPARE)] for i, name in enumerate(unknown)}
     columns = dict.fromkeys(column for block, _ in parts for column in block.columns)
@@ -56,8 +63,8 @@ def draw_curves(file: Path, parts: Sequence[tuple[Block, Summary]]) -> None:
         FigureCanvasAgg(figure)
         for i, (task, block, summary) in enumerate(panels):
             row, column = divmod(i, across)
-            x = _EDGE + column * (_TICKS + wide + _NAMES) + _TICKS
-            y = height - _HEAD - row * (_TITLE + high + _FEET) - _TITLE - high
+            x = _EDGE + column * (_TICKS + wide + names) + _TICKS
+            y = height - head - row * (_TITLE + high + _FEET) - _TITLE - high
             axes = figure.add_axes((x / width, y / height, wide / width, high / height))
             _panel(axes, block, summary.curves[task], task, styles, dashes)
             if column == 0:
@@ -102,7 +109,7 @@ def _panel(
     axes.spines["bottom"].set_color(_FAINT)
     width, height = axes.figure.get_size_inches() * axes.get_position().size  # type: ignore[union-attr]
     axes.set_xticks(eps, _sparse(eps, 0.36 / width * eps[-1]))
-    letters = int((width + _NAMES) * 12)
+    letters = int((width + 0.8) * 12)
     for text, size, weight, up in ((block.tasks[task], 9.5, "bold", 0.22), (block.victim, 8.0, "normal", 0.09)):
         axes.text(
             0.0, 1.0 + up / height, _drawable(text, letters), transform=axes.transAxes, fontsize=size,
@@ -117,21 +124,23 @@ def _panel(
             "clip_on": False,
         }
         axes.plot((near, far), (end / scale, place / scale), linewidth=0.7, **style)
-        label = _drawable(objective_label(name), 9)
+        label = _drawable(objective_label(name), _LETTERS)
         axes.text(beside, place / scale, label, fontsize=8.5, va="center_baseline", parse_math=False, **style)
 
 
 def _head(figure: Figure, parts: Sequence[tuple[Block, Summary]], optimizers: Sequence[tuple[str, Any]]) -> None:
     """Write what all panels have in common above them."""
     width, height = figure.get_size_inches()
-    mode, seeds = parts[0][0].mode, parts[0][0].scores.shape[1]
+    block = parts[0][0]
+    seeds = block.scores.shape[1]
     spread = f"mean of {seeds} seeds, band: 95 % bootstrap interval" if seeds > 1 else "one seed, so no interval"
     left = (_EDGE + _TICKS) / width
     figure.text(left, 1 - 0.25 / height, "Return under attack", fontsize=11, fontweight="bold", color=_INK)
-    figure.text(
-        left, 1 - 0.44 / height, f"frames attacked: {_drawable(mode, 24)} · {spread}",
-        fontsize=8.5, color=_FAINT, parse_math=False,
-    )  # fmt: skip
+    attacked = "frames attacked: " + _drawable(block.name, int(10 * width) if _is_long(block) else 24)
+    lines = [attacked, spread] if _is_long(block) else [f"{attacked} · {spread}"]
+    for i, line in enumerate(lines):
+        at = 1 - (0.44 + i * _LINE) / height
+        figure.text(left, at, line, fontsize=8.5, color=_FAINT, parse_math=False)
     handles = [
         Line2D([], [], color=_INK, linewidth=1.6, linestyle=dash, label=_drawable(column, 24))
         for column, dash in optimizers
@@ -142,6 +151,11 @@ def _head(figure: Figure, parts: Sequence[tuple[Block, Summary]], optimizers: Se
     )  # fmt: skip
     for text in legend.get_texts():
         text.set_parse_math(False)
+
+
+def _is_long(block: Block) -> bool:
+    """Whether the setting's name takes a line of its own: it tells more than when frames are attacked."""
+    return block.name != block.setting.mode
 
 
 def _sparse(eps: Floats, gap: float) -> list[str]:

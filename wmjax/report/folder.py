@@ -46,7 +46,7 @@ def read_rows(folder: Path) -> Rows:
     rows = {name: _to_numpy(merged[name]) for name in merged.column_names}
     same = np.all([rows[name][1:] == rows[name][:-1] for name in CELL], axis=0)
     for index in np.flatnonzero(same)[:1]:
-        cell = {name: rows[name][index].item() if name in ("eps", "seed") else rows[name][index] for name in CELL}
+        cell = {name: rows[name][index : index + 1].tolist()[0] for name in CELL}
         one, two = (files[rows["file"][i]] for i in sorted((index, index + 1), key=lambda i: rows["file"][i]))
         raise InputError(f"{two}: holds an episode that {one} holds too: {cell}")
     return {name: rows[name] for name in SCHEMA.names}
@@ -84,12 +84,13 @@ def read_manifest(folder: Path) -> Manifest:
     """Return what `folder`/manifest.json says, empty where there is none; InputError where it is not a manifest."""
     content = store.read_manifest(folder) or {}
     manifest = Manifest(**{key: content[key] for key in vars(Manifest()) if key in content})
-    words, numbers = ("victims", "objectives", "optimizers", "modes"), ("budgets", "seeds")
+    words = ("victims", "objectives", "optimizers", "modes", "regions", "frames", "defenses")
+    numbers = ("budgets", "seeds", "adaptive")
     fits = {
         "study": isinstance(manifest.study, dict)
         and all(_is_list(manifest.study.get(axis, []), str) for axis in words)
         and all(_is_list(manifest.study.get(axis, []), int | float) for axis in numbers)
-        and isinstance(manifest.study.get("steps", 0), int),
+        and all(isinstance(manifest.study.get(count, 0), int) for count in ("steps", "draws")),
         "versions": isinstance(manifest.versions, dict),
         "device": isinstance(manifest.device, str),
         "notes": _is_list(manifest.notes, str),

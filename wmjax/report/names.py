@@ -9,8 +9,13 @@ OBJECTIVES = {
     "dca": ("DCA", "dynamics consistency"),
     "vsa": ("VSA", "value suppression"),
     "lda": ("LDA", "latent drift"),
+    "ce": ("CE", "likelihood of the clean action"),
+    "dlr": ("DLR", "lead of the clean action"),
+    "mad": ("MAD", "mean action"),
+    "boundary": ("boundary", "largest change of the mean action"),
+    "critic": ("critic", "imagined value of the action"),
 }
-"""Objective to (label, what it attacks), in the benchmark's order (arXiv 2606.16605)."""
+"""Objective to (label, what it attacks), the benchmark's in its order (arXiv 2606.16605), then the others."""
 
 _SHORT = ("apgd", "di_fgsm", "fgsm", "mi_fgsm", "ni_fgsm", "pgd", "ti_fgsm")
 _MODES = ("full", "first_half", "second_half")
@@ -44,6 +49,6 @@ def objective_order(name: str) -> tuple[int, str]:
 
 def mode_order(name: str) -> tuple[int, int, str]:
     """Return the sorting key of a temporal mode: full, halves, sparse by its n, then the others by name."""
-    sparse = re.fullmatch(r"sparse\((\d{1,9})\)", name)
+    sparse = re.fullmatch(r"sparse\((\d{1,9})(,\d{1,9})?\)", name)
     rank = _MODES.index(name) if name in _MODES else len(_MODES) + (sparse is None)
     return (rank, int(sparse[1]) if sparse else 0, name)

@@ -5,11 +5,15 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from wmjax.report.cells import Cells, cell_text, cells
+from wmjax.report.checks import Finding, check
 from wmjax.report.findings import outcomes, warnings
 from wmjax.report.folder import Manifest, Rows
 from wmjax.report.markdown import bullets, code, count, prose, table
 from wmjax.report.names import budget_label, mode_order, objective_order, optimizer_label
+from wmjax.report.recoveries import recovery_section
 from wmjax.report.scores import episode_returns, has_nauc
+from wmjax.report.settings import Setting, attacked_rows
 from wmjax.report.tables import (
     Missing,
     Parts,
@@ -20,6 +24,9 @@ from wmjax.report.tables import (
     nauc_table,
     returns_table,
 )
+
+_FIRST = 5
+"""Cells shown of those in which a check fired."""
 
 _METHOD = """\
 - **Score**: return / largest possible return. A curve is the mean score over seeds at each budget ε; its first point,
@@ -35,25 +42,28 @@ _METHOD = """\
 """
 
 
-def render(rows: Rows, manifest: Manifest, parts: Parts, figures: Mapping[str, str], episode: str) -> str:
-    """Return the page. `figures` maps each temporal mode to its picture; `episode` is the text on the video."""
-    missing = missing_cells(rows, manifest.study, parts)
-    care = bullets([*map(prose, manifest.notes), *warnings(rows, manifest.study, parts, missing)])
+def render(rows: Rows, manifest: Manifest, parts: Parts, figures: Mapping[Setting, str], episode: str) -> str:
+    """Return the page. `figures` maps each setting to its picture; `episode` is the text on the video."""
+    missing, study = missing_cells(rows, manifest.study, parts), cells(rows)
+    findings = check(study)
+    care = bullets([*map(prose, manifest.notes), *warnings(rows, manifest.study, parts, missing, findings)])
     sections = [
         ("# Robustness under attack", bullets(outcomes(parts)) or "No attacked episodes yet."),
         ("## Read this first", care or "Nothing in these rows asks for special care."),
-        ("## What was tested", _tested(rows, manifest, missing)),
+        ("## What was tested", _tested(rows, manifest, missing, parts)),
         ("## Clean returns", clean_table(rows)),
-        *((f"## Attacked: {code(mode)}", _mode(parts, mode, picture)) for mode, picture in figures.items()),
+        *(_attacked([part for part in parts if part[0].setting == setting], figures[setting]) for setting in figures),
+        ("## Defenses", recovery_section(parts)),
         ("## Inside the attacks", _inside(rows, parts)),
+        ("## Self-checks", _checks(findings, study)),
         ("## One episode, clean and attacked", episode),
         ("## How the numbers are made", _METHOD),
     ]
     return "".join(f"{heading}\n\n{body.strip()}\n\n" for heading, body in sections if body).rstrip() + "\n"
 
 
-def _tested(rows: Rows, manifest: Manifest, missing: Sequence[Missing]) -> str:
-    attacked = (rows["objective"] != "clean") & (rows["eps"] > 0)
+def _tested(rows: Rows, manifest: Manifest, missing: Sequence[Missing], parts: Parts) -> str:
+    attacked, clean = attacked_rows(rows), rows["objective"] == "clean"
     optimizers = {
         optimizer_label(name, steps)
         for name, steps in zip(rows["optimizer"][attacked], rows["steps"][attacked].tolist(), strict=True)
@@ -65,10 +75,12 @@ def _tested(rows: Rows, manifest: Manifest, missing: Sequence[Missing]) -> str:
         "objectives": _names(sorted(set(rows["objective"][attacked]), key=objective_order)),
         "optimizers": _names(sorted(optimizers - {"none"})),
         "modes": _names(sorted(set(rows["mode"][attacked]), key=mode_order)),
+        **_unusual(rows, attacked),
         "budgets ε": ", ".join(map(budget_label, np.unique(rows["eps"]))),
         "seeds": _ranges(np.unique(rows["seed"])),
-        "episodes": f"{int(attacked.sum()):,} attacked, {int((rows['objective'] == 'clean').sum()):,} clean, "
-        f"of {_ranges(np.unique(rows['length']))} agent steps",
+        "episodes": f"{int(attacked.sum()):,} attacked, {int(clean.sum()):,} clean, "
+        + (f"{probes:,} attacked with ε = 0 as a check, " if (probes := int(np.sum(~attacked & ~clean))) else "")
+        + f"of {_ranges(np.unique(rows['length']))} agent steps",
         "left out, not finite": count(int(np.isnan(episode_returns(rows)).sum()), "episode"),
         "missing": count(sum(cell.seeds for cell in missing), "episode"),
         "device": _names(sorted({*rows["device"], manifest.device} - {""})),
@@ -83,18 +95,26 @@ def _tested(rows: Rows, manifest: Manifest, missing: Sequence[Missing]) -> str:
         ),
     }
     text = table(["", ""], [[name, value or "none"] for name, value in facts.items()], left=2)
-    return text + (f"\n\nCells without rows:\n\n{missing_table(missing)}" if missing else "")
+    return text + (f"\n\nCells without rows:\n\n{missing_table(missing, parts)}" if missing else "")
 
 
-def _mode(parts: Parts, mode: str, picture: str) -> str:
-    own = [part for part in parts if part[0].mode == mode]
+def _unusual(rows: Rows, attacked: NDArray[np.bool_]) -> dict[str, str]:
+    """Return what is tested of the axes that an ordinary study leaves as they are."""
+    usual = {"region": {"all"}, "frames": {"float"}, "defense": {"none"}}
+    found = {axis: {*rows[axis][attacked]} for axis in usual}
+    facts = {axis: _names(sorted(found[axis])) for axis in usual if found[axis] - usual[axis]}
+    return {{"region": "regions", "defense": "defenses"}.get(axis, axis): text for axis, text in facts.items()}
+
+
+def _attacked(own: Parts, picture: str) -> tuple[str, str]:
+    """Return heading and text of one setting's section."""
     text = f"![Return over budget, one curve an attack]({picture})\n\n"
     if has_nauc(own[0][0]):
         text += "nAUC, mean over tasks; lower means more harm, the lowest mean of a victim is bold.\n\n"
         text += f"{nauc_table(own)}\n\nMean return by budget:\n\n"
     else:
         text += "There is no nAUC: a single budget has no area under its curve. The returns instead:\n\n"
-    return text + returns_table(own)
+    return f"## Attacked: {code(own[0][0].name)}", text + returns_table(own)
 
 
 def _inside(rows: Rows, parts: Parts) -> str:
@@ -108,6 +128,27 @@ def _inside(rows: Rows, parts: Parts) -> str:
         "frame. Drift of z: squared distance of the latent to the clean frame's. Drift of h: squared distance of the "
         "recurrent state to that of a twin that saw every frame unattacked and took the same actions. Loss: what the "
         "attack maximises, at its start and its end."
+    )
+
+
+def _checks(findings: Sequence[Finding], study: Cells) -> str:
+    lines, details = [], ""
+    for finding in findings:
+        amount = len(finding.fired)
+        result = f"**fired** in {count(amount, 'cell')}" if amount else "silent"
+        result = f"not applicable: {finding.not_applicable}" if finding.not_applicable else result
+        lines.append([code(finding.name), result, finding.meaning])
+        if amount:
+            cells = [
+                f"{cell_text(cell, study)}: {', '.join(f'{name} {value:.4g}' for name, value in numbers.items())}"
+                for cell, numbers in finding.fired[:_FIRST]
+            ]
+            more = [f"and {count(amount - _FIRST, 'more cell')}"] if amount > _FIRST else []
+            details += f"\n\n{code(finding.name)} fired in:\n\n{bullets([*cells, *more])}"
+    return (
+        "What would show that an attack is weaker than it looks, or that the measurement is at fault. "
+        "`docs/self_checks.md` says of each why, and what to do.\n\n"
+        f"{table(['check', 'here', 'what it means when it fires'], lines, left=3)}{details}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Rows as arrays: for each victim and temporal mode the scores by task, seed, attack and budget, and their summary.
+"""Rows as arrays: for each victim and setting the scores by task, seed, attack and budget, and their summary.
 
 A score is return / largest return, so that the scale C of arXiv 2606.16605 is 1 for every task.
 Axes: M tasks, S seeds, N attacks, O objectives, K budgets of which the first is 0, the clean cell.
@@ -12,24 +12,27 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wmjax.core.naming import split_number
+from wmjax.core.naming import split
 from wmjax.metrics import interval, nauc, resampled_means, valid_mean
 from wmjax.report.folder import Rows
-from wmjax.report.names import mode_order, objective_order, optimizer_label
+from wmjax.report.markdown import count
+from wmjax.report.names import objective_order, optimizer_label
+from wmjax.report.settings import Setting, attacked_rows, setting_name, setting_rows, study_settings, told_axes
 
 Floats = NDArray[np.float64]
 
-_DRAW = 0
+DRAW = 0
 """Seed of every bootstrap: equal rows give equal reports, and blocks with the same seeds are paired too."""
 
 
 class Attack(NamedTuple):
-    """One curve: everything of a cell but victim, task, mode, budget and seed."""
+    """One curve: everything of a cell but victim, task, setting, budget and seed."""
 
     objective: str
     optimizer: str
     steps: int
     noise: str
+    draws: int
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Block:
-    """All attacked episodes of one victim in one temporal mode, and the clean ones, which its modes share."""
+    """All attacked episodes of one victim in one setting, and the clean ones, which settings of one defense share."""
 
     victim: str
-    mode: str
+    setting: Setting
+    name: str  #: of the setting, as far as the study's differ; foreign text
     tasks: tuple[str, ...]  #: [M]
     attacks: tuple[Attack, ...]  #: [N] in the benchmark's order
     labels: tuple[str, ...]  #: [N] name of the attack's optimizer; two attacks of one objective differ in it
@@ -84,7 +88,6 @@ class Summary:
     by_budget: Estimate  #: [N, K] mean score over seeds and tasks
     by_attack: Estimate  #: [N] robustness, mean over tasks
     by_objective: Estimate  #: [O] robustness, mean over tasks and optimizers (eq. 15)
-    beyond_random: Estimate | None  #: [N] robustness under random noise minus that under the attack, paired
 
 
 def has_nauc(block: Block) -> bool:
@@ -100,26 +103,28 @@ def episode_returns(rows: Rows) -> Floats:
 def attack_rows(rows: Rows, block: Block, attack: Attack) -> NDArray[np.bool_]:
     """Return which rows are episodes of `attack` in the block."""
     same = [rows[name] == value for name, value in zip(Attack._fields, attack, strict=True)]
-    return np.all([*same, rows["victim"] == block.victim, rows["mode"] == block.mode, rows["eps"] > 0], axis=0)
+    return np.all([*same, rows["victim"] == block.victim, setting_rows(rows, block.setting)], axis=0)
 
 
 def blocks(rows: Rows, study: Mapping[str, Any]) -> list[Block]:
-    """Return one block for each victim and temporal mode, by victim, then mode.
+    """Return one block for each victim and setting, by victim, then setting.
 
     A study is a full grid: what it names, or what any row shows, is expected of every victim on its tasks. Axes that
     `study` does not name are taken from the rows alone.
     """
-    attacked = (rows["objective"] != "clean") & (rows["eps"] > 0)
-    kinds = _attacks(rows)
+    attacked = attacked_rows(rows)
+    kinds = row_attacks(rows)
     seen = {kinds[i] for i in np.flatnonzero(attacked)}
     attacks = sorted(seen | _unseen(study, seen), key=lambda attack: (objective_order(attack.objective), attack[1:]))
-    modes = sorted({*rows["mode"][attacked], *study.get("modes", ())}, key=mode_order)
     budgets = np.unique([0.0, *rows["eps"][attacked], *(eps for eps in study.get("budgets", ()) if eps > 0)])
-    seeds = expected_seeds(rows, study)
     if not attacks or budgets.size == 1:
         return []
-    pairs = product(sorted(set(rows["victim"])), modes)
-    return [_block(rows, victim, mode, attacks, budgets, seeds) for victim, mode in pairs]
+    settings = study_settings(rows, study)
+    told, seeds = told_axes(settings), expected_seeds(rows, study)
+    return [
+        _block(rows, kinds, victim, setting, setting_name(setting, told), attacks, budgets, seeds)
+        for victim, setting in product(sorted(set(rows["victim"])), settings)
+    ]
 
 
 def expected_seeds(rows: Rows, study: Mapping[str, Any]) -> NDArray[np.int64]:
@@ -127,35 +132,34 @@ def expected_seeds(rows: Rows, study: Mapping[str, Any]) -> NDArray[np.int64]:
     return np.unique(np.append(rows["seed"], np.array(study.get("seeds", ()), np.int64)))
 
 
-def _attacks(rows: Rows) -> list[Attack]:
+def row_attacks(rows: Rows) -> list[Attack]:
     """Return every row's attack."""
     return [Attack(*kind) for kind in zip(*(rows[name].tolist() for name in Attack._fields), strict=True)]
 
 
 def _unseen(study: Mapping[str, Any], seen: Iterable[Attack]) -> set[Attack]:
     """Return the study's attacks that have no row at all yet."""
-    pairs = {("random", "none")} if "random" in study.get("objectives", ()) else set()
-    pairs |= set(product({*study.get("objectives", ())} - {"random"}, study.get("optimizers", ())))
-    steps, found = {"none": 0, "fgsm": 1}, set()
-    for objective, text in pairs:
-        name, own = split_number(text)
-        count = steps.get(name, study.get("steps", 0)) if own is None else own
-        found.add(Attack(objective, name, count, str(study.get("noise"))))
+    found = {Attack("random", "none", 0, "none", 0)} if "random" in study.get("objectives", ()) else set()
+    for objective, text in product({*study.get("objectives", ())} - {"random"}, study.get("optimizers", ())):
+        name, own = split(text)
+        steps = own[0] if own else 1 if name == "fgsm" else study.get("steps", 0)
+        found.add(Attack(objective, name, int(steps), str(study.get("noise")), study.get("draws", 1)))
     known = {attack[:3] for attack in seen}
     return {attack for attack in found if attack[:3] not in known}
 
 
-def clean_returns(rows: Rows, victim: str, task: str) -> tuple[Estimate, int]:
+def clean_returns(rows: Rows, victim: str, task: str, defense: str) -> tuple[Estimate, int]:
     """Return the mean return of the clean episodes (eq. 12 before its mean over tasks), and their number."""
-    chosen = (rows["objective"] == "clean") & (rows["victim"] == victim) & (rows["task"] == task)
+    same = [rows["objective"] == "clean", rows["victim"] == victim, rows["task"] == task, rows["defense"] == defense]
+    chosen = np.all(same, axis=0)
     returns = episode_returns(rows)[chosen][None]
-    estimate = Estimate(valid_mean(returns, axis=1), *interval(resampled_means(returns, np.random.default_rng(_DRAW))))
+    estimate = Estimate(valid_mean(returns, axis=1), *interval(resampled_means(returns, np.random.default_rng(DRAW))))
     return estimate[0], int(np.sum(~np.isnan(returns)))
 
 
 def summarise(block: Block) -> Summary:
     """Return the block's statistics; a statistic that a missing cell belongs to is NaN."""
-    means, draws = valid_mean(block.scores, axis=1), resampled_means(block.scores, np.random.default_rng(_DRAW))
+    means, draws = valid_mean(block.scores, axis=1), resampled_means(block.scores, np.random.default_rng(DRAW))
 
     def estimate(statistic: Callable[[Floats], Floats]) -> Estimate:
         """Apply a function of means [..., M, N, K] to the means and to every bootstrap draw of them."""
@@ -169,40 +173,43 @@ def summarise(block: Block) -> Summary:
         places = [[block.position(name, column) for column in block.columns] for name in block.objectives]
         return np.mean(padded[..., [[-1 if i is None else i for i in row] for row in places]], axis=-1)
 
-    random = block.position("random", "none")
     return Summary(
         curves=estimate(lambda values: values),
         by_budget=estimate(lambda values: np.mean(values, axis=-3)),
         by_attack=estimate(by_attack),
         by_objective=estimate(by_objective),
-        beyond_random=None
-        if random is None
-        else estimate(lambda values: by_attack(values)[..., [random]] - by_attack(values)),
     )
 
 
-def _block(rows: Rows, victim: str, mode: str, attacks: list[Attack], budgets: Floats, seeds: NDArray[Any]) -> Block:
+def _block(
+    rows: Rows, kinds: list[Attack], victim: str, setting: Setting, name: str, attacks: list[Attack], budgets: Floats,
+    seeds: NDArray[Any],
+) -> Block:  # fmt: skip
     own = rows["victim"] == victim
-    clean = own & (rows["objective"] == "clean")
-    attacked = own & (rows["mode"] == mode) & (rows["objective"] != "clean") & (rows["eps"] > 0)
+    clean = own & (rows["objective"] == "clean") & (rows["defense"] == setting.defense)
+    attacked = own & setting_rows(rows, setting)
     tasks = sorted(set(rows["task"][own]))
     scores = np.full((len(tasks), len(seeds), len(attacks), len(budgets)), np.nan)
     missing = np.ones(scores.shape, bool)
     at_task = {task: i for i, task in enumerate(tasks)}
     at_attack = {attack: i for i, attack in enumerate(attacks)}
     at_seed, at_budget = np.searchsorted(seeds, rows["seed"]), np.searchsorted(budgets, rows["eps"])
-    kinds, score = _attacks(rows), episode_returns(rows) / rows["max_return"]
+    score = episode_returns(rows) / rows["max_return"]
     for i in np.flatnonzero(clean | attacked):
         which: Any = slice(None) if clean[i] else at_attack[kinds[i]]
         cell = (at_task[rows["task"][i]], at_seed[i], which, 0 if clean[i] else at_budget[i])
         scores[cell], missing[cell] = score[i], False
     scale = np.array([rows["max_return"][own & (rows["task"] == task)][0] for task in tasks])
     labels = tuple(_optimizer(attack, attacks) for attack in attacks)
-    return Block(victim, mode, tuple(tasks), tuple(attacks), labels, budgets, scale, scores, missing)
+    return Block(victim, setting, name, tuple(tasks), tuple(attacks), labels, budgets, scale, scores, missing)
 
 
 def _optimizer(attack: Attack, attacks: Iterable[Attack]) -> str:
-    """Return the label of the attack's optimizer, with its latent noise where only that tells two attacks apart."""
+    """Return the label of the attack's optimizer, with its latent noise and draws where these tell attacks apart."""
     label = optimizer_label(attack.optimizer, attack.steps)
     twins = [other for other in attacks if other[:3] == attack[:3]]
-    return label if len(twins) == 1 else f"{label}, {attack.noise} noise"
+    if len({twin.noise for twin in twins}) > 1:
+        label += f", {attack.noise} noise"
+    if len({twin.draws for twin in twins}) > 1:
+        label += f", {count(attack.draws, 'draw')}"
+    return label

@@ -35,17 +35,19 @@ class Trace:
 
 
 def lowest_pair(folder: Path) -> tuple[Trace, Trace] | None:
-    """Return a clean episode and the attack on the same victim, task and seed that left the lowest return of all.
+    """Return a clean episode and the attack on the same victim, task, seed and defense that left the lowest return.
 
     None where `folder`/traces holds no such pair. Raises InputError, naming the file, where a trace is not one.
     """
     files = sorted(path for path in (folder / "traces").glob("*.npz") if not path.name.startswith("."))
     metas = {file: _meta(file) for file in files}
-    key = lambda meta: (meta["victim"], meta["task"], meta["seed"])  # noqa: E731
+    key = lambda meta: tuple(meta[name] for name in ("victim", "task", "seed", "defense"))  # noqa: E731
     metas = {file: meta for file, meta in metas.items() if np.isfinite(meta["return"])}
     clean = {key(meta): file for file, meta in metas.items() if meta["objective"] == "clean"}
     attacked = [
-        (meta["return"], file) for file, meta in metas.items() if meta["objective"] != "clean" and key(meta) in clean
+        (meta["return"], file)
+        for file, meta in metas.items()
+        if meta["objective"] != "clean" and meta["eps"] > 0 and key(meta) in clean
     ]
     if not attacked:
         return None
@@ -74,7 +76,8 @@ def _meta(file: Path) -> Mapping[str, Any]:
         meta = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file}: 'meta' is not JSON ({error})") from error
-    words, numbers = ("victim", "task", "objective", "optimizer", "mode"), ("steps", "eps", "seed", "return")
+    words = ("victim", "task", "objective", "optimizer", "mode", "region", "frames", "defense")
+    numbers = ("steps", "adaptive", "eps", "seed", "return")
     kinds = dict.fromkeys(words, str) | dict.fromkeys(numbers, int | float)
     wrong = [name for name, kind in kinds.items() if not isinstance(meta, dict) or not isinstance(meta.get(name), kind)]
     if wrong:

@@ -1,8 +1,10 @@
 """The closed loop: one agent step under attack, and the loop around it, on the host or on the device."""
 
+from wmjax.rollout.diagnostics import MEANS
 from wmjax.rollout.drivers import Loop, Past, device, host, scan, start
 from wmjax.rollout.outcome import Rollout, Trace
-from wmjax.rollout.step import MEANS, AgentState, Step, agent_step, initial_state
+from wmjax.rollout.replay import replay
+from wmjax.rollout.step import AgentState, Step, Witness, agent_step, initial_state, loss_again
 
 __all__ = [
     "MEANS",
@@ -12,10 +14,13 @@ __all__ = [
     "Rollout",
     "Step",
     "Trace",
+    "Witness",
     "agent_step",
     "device",
     "host",
     "initial_state",
+    "loss_again",
+    "replay",
     "scan",
     "start",
 ]

@@ -9,15 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from wmjax.attacks.attack import Attack, Threat
 from wmjax.attacks.defenses import defense_strength
+from wmjax.attacks.fab import FAB
+from wmjax.attacks.objectives import HAS_BOUNDARY, NAMES
+from wmjax.attacks.threat import Attack, Threat
 from wmjax.core.errors import InputError
 from wmjax.envs import dmc
 from wmjax.envs.device import DeviceEnv, begin, go_on, look
 from wmjax.envs.host import HostEnv
 from wmjax.render.scene import Scene
+from wmjax.rollout.diagnostics import no_diagnostics
 from wmjax.rollout.outcome import Rollout, outcome, traces
-from wmjax.rollout.step import AgentState, agent_step, initial_state, no_diagnostics
+from wmjax.rollout.step import AgentState, agent_step, initial_state, loss_again
 from wmjax.victims.base import Params, Victim
 
 _STEPS = 50
@@ -49,7 +52,7 @@ def host(
     batch = len(seeds)
     _check(env, attack, threat, mask, batch, keys, attack_keys, record)
     params, place = _placed(params)
-    state, totals = place((initial_state(victim, batch), no_diagnostics(batch)))
+    state, totals = place((initial_state(victim, batch, len(mask)), no_diagnostics(batch)))
     keys, attack_keys, threat = place((keys, attack_keys, threat))
     kept, frames, rewards, nan = list(record), [], [], np.zeros(batch, bool)
 
@@ -66,10 +69,11 @@ def host(
         nan |= np.asarray(step.nan) | env_state.nan
         totals = _accumulate(totals, step.diagnostics)
         if kept:
-            seen = np.asarray(_grey_levels(step.seen))
-            frames.append([part[kept] for part in (frame, seen, env_state.reward, action)])
+            seen, struck = np.asarray(_grey_levels(step.seen)), np.asarray(step.attacked)
+            frames.append([part[kept] for part in (frame, seen, env_state.reward, action, struck)])
     parts = [np.stack(part) for part in zip(*frames, strict=True)]
-    return outcome(np.stack(rewards), nan, totals, int(np.sum(mask)), traces(parts, kept))
+    error = _loss_error(victim, attack, params, state, keys, attack_keys, threat)
+    return outcome(np.stack(rewards), nan, totals | {"loss_error": error}, state.used, traces(parts, kept))
 
 
 @struct.dataclass
@@ -90,13 +94,14 @@ class Past:
     seen: jax.Array  #: [T, B, H, W, C] uint8, what the agent saw, rounded
     reward: jax.Array  #: [T, B]
     action: jax.Array  #: [T, B, A]
+    attacked: jax.Array  #: [T, B] bool
     nan: jax.Array  #: [T, B] bool, the physics has diverged, or the policy was not finite at this step
 
 
-def start(victim: Victim, worlds: dmc.EnvState) -> Loop:
-    """Return where B episodes stand that start in `worlds` [B]."""
+def start(victim: Victim, worlds: dmc.EnvState, steps: int | jax.Array) -> Loop:
+    """Return where B episodes of `steps` agent steps stand that start in `worlds` [B]."""
     batch = len(worlds.t)
-    return Loop(worlds, initial_state(victim, batch), no_diagnostics(batch), jnp.int32(0))
+    return Loop(worlds, initial_state(victim, batch, steps), no_diagnostics(batch), jnp.int32(0))
 
 
 def scan(
@@ -123,15 +128,16 @@ def scan(
             victim, attack, params, loop.agent, image, keys, attack_keys, threat, loop.t, attacked=attacked
         )
         worlds = go_on(world, loop.worlds, step.state.action)
-        past = Past(image, _grey_levels(step.seen), worlds.reward, step.state.action, worlds.nan | step.nan)
+        seen, nan = _grey_levels(step.seen), worlds.nan | step.nan
+        past = Past(image, seen, worlds.reward, step.state.action, step.attacked, nan)
         return Loop(worlds, step.state, _accumulate(loop.totals, step.diagnostics), loop.t + 1), past
 
     return jax.lax.scan(one, loop, mask)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _start(victim: Victim, world: dmc.DmcEnv, task: dmc.Params, keys: jax.Array) -> Loop:
-    return start(victim, begin(world, task, keys))
+def _start(victim: Victim, world: dmc.DmcEnv, task: dmc.Params, keys: jax.Array, steps: jax.Array) -> Loop:
+    return start(victim, begin(world, task, keys), steps)
 
 
 _scan = jax.jit(scan, static_argnums=(0, 1, 2))
@@ -164,7 +170,7 @@ def device(
     world_keys, keys, attack_keys, threat = place((env.keys(seeds), keys, attack_keys, threat))
     kept, frames, rewards, nan = list(record), [], [], np.zeros(len(seeds), bool)
 
-    loop = _start(victim, env.world, task, world_keys)
+    loop = _start(victim, env.world, task, world_keys, place(np.int32(len(mask))))
     length = _call(len(mask), len(seeds))
     for t in range(0, len(mask), length):
         on_step(t)
@@ -174,9 +180,13 @@ def device(
         rewards.append(reward)
         nan |= np.asarray(past.nan).any(axis=0)
         if kept:
-            frames.append([np.asarray(part)[:, kept] for part in (past.frame, past.seen, reward, past.action)])
-    parts = [np.concatenate(part) for part in zip(*frames, strict=True)]
-    return outcome(np.concatenate(rewards), nan, loop.totals, int(np.sum(mask)), traces(parts, kept))
+            parts = (past.frame, past.seen, reward, past.action, past.attacked)
+            frames.append([np.asarray(part)[:, kept] for part in parts])
+    whole = [np.concatenate(part) for part in zip(*frames, strict=True)]
+    error = _loss_error(victim, attack, params, loop.agent, keys, attack_keys, threat)
+    return outcome(
+        np.concatenate(rewards), nan, loop.totals | {"loss_error": error}, loop.agent.used, traces(whole, kept)
+    )
 
 
 def _call(steps: int, batch: int) -> int:
@@ -190,6 +200,23 @@ def _placed(params: Params) -> tuple[Params, Callable[[Any], Any]]:
     params = jax.tree.map(jnp.asarray, params)
     (device,) = jax.tree.leaves(params)[0].devices()
     return params, partial(jax.device_put, device=device)
+
+
+def _loss_error(
+    victim: Victim,
+    attack: Attack,
+    params: Params,
+    state: AgentState,
+    keys: jax.Array,
+    attack_keys: jax.Array,
+    threat: Threat,
+) -> jax.Array:
+    """Return by how much the loss of each last attacked frame, [B], is off when computed again: over 1 + its size."""
+    loss = state.witness.loss
+    if not np.any(state.used):
+        return jnp.zeros_like(loss)
+    again = loss_again(victim, attack, params, state.witness, keys, attack_keys, threat)
+    return jnp.abs(again - loss) / (1 + jnp.abs(loss))
 
 
 @jax.jit
@@ -222,8 +249,14 @@ def _check(
     if attack.defense.strength is not None:
         for strength in np.asarray(threat.strength).tolist():
             defense_strength(attack.defense, strength)
+    others = [name not in HAS_BOUNDARY for name in NAMES]
+    if isinstance(attack.optimizer.method, FAB) and np.any(np.asarray(threat.weights)[:, others]):
+        raise InputError(f"optimizer fab needs an objective with a boundary: {', '.join(sorted(HAS_BOUNDARY))}")
     if not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.ndim != 1 or not mask.size:
-        raise InputError(f"mask is {mask!r:.80}; expected a bool array, one entry an agent step: wmjax.attacks.mask")
+        raise InputError(
+            f"mask is {mask!r:.80}; expected a bool array, one entry an agent step: "
+            "wmjax.attacks.timing(mode, steps).mask"
+        )
     if len(mask) > env.spec.episode_steps:
         raise InputError(f"mask has {len(mask)} entries; an episode has {env.spec.episode_steps} agent steps")
     if any(isinstance(i, bool | float) or i not in range(batch) for i in record):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from wmjax.rollout.step import MEANS
+from wmjax.rollout.diagnostics import MEANS
 
 
 @dataclass
@@ -17,6 +17,7 @@ class Trace:
     seen: np.ndarray  #: uint8 [T, H, W, C], what the agent saw, rounded
     reward: np.ndarray  #: float64 [T]
     action: np.ndarray  #: float32 [T, A]
+    attacked: np.ndarray  #: bool [T]
 
 
 @dataclass
@@ -25,6 +26,7 @@ class Rollout:
 
     returns: np.ndarray  #: float64 [B], NaN where `nan`
     nan: np.ndarray  #: bool [B], a non-finite action or physics state appeared
+    attacked: np.ndarray  #: int [B], frames attacked
     diagnostics: dict[str, np.ndarray]  #: float32 [B] each: means over attacked frames, NaN without any
     traces: dict[int, Trace] = field(default_factory=dict)  #: by position in the batch
 
@@ -33,17 +35,19 @@ def outcome(
     reward: np.ndarray,
     nan: np.ndarray,
     totals: Mapping[str, jax.Array],
-    attacks: int,
+    attacked: jax.Array,
     traces: dict[int, Trace],
 ) -> Rollout:
-    """Return the outcome of episodes with `reward` [T, B], of which `nan` [B] broke; `totals` are over `attacks`."""
-    diagnostics = {}
-    for name in (*MEANS, "max_delta"):
-        total = np.asarray(totals[name])
-        mean = total if name == "max_delta" else total / np.float32(attacks or 1)
-        diagnostics[name] = mean if attacks else np.full_like(total, np.nan)
+    """Return the outcome of episodes with `reward` [T, B], of which `nan` [B] broke; `totals` are over `attacked` [B].
+
+    All of the totals but the sums of MEANS are taken as they are.
+    """
+    count = np.asarray(attacked)
+    over, none = np.maximum(count, 1).astype(np.float32), count == 0
+    values = {name: np.asarray(total) / (over if name in MEANS else 1) for name, total in totals.items()}
+    diagnostics = {name: np.where(none, np.nan, value).astype(np.float32) for name, value in values.items()}
     returns = np.sum(reward, axis=0, dtype=np.float64)
-    return Rollout(np.where(nan, np.nan, returns), nan, diagnostics, traces)
+    return Rollout(np.where(nan, np.nan, returns), nan, count, diagnostics, traces)
 
 
 def traces(parts: Sequence[np.ndarray], kept: Sequence[int]) -> dict[int, Trace]:

@@ -5,6 +5,7 @@ same work in every cell, attacked or not: a zero budget gives the clean trajecto
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,38 +13,44 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from wmjax.attacks.attack import Attack, Draw, Frame, Perturbed, Threat, attacker_aim, attacker_loss, draw, perturb
+from wmjax.attacks.aim import Draw, Frame, attacker_loss, draw
+from wmjax.attacks.attack import Perturbed, perturb
 from wmjax.attacks.defenses import Defense
-from wmjax.attacks.objectives import drift
-from wmjax.core.distributions import OneHot
+from wmjax.attacks.objectives import policy_gap, value_gap
+from wmjax.attacks.problem import choose
+from wmjax.attacks.threat import Attack, Threat
+from wmjax.attacks.timing import strike
 from wmjax.core.grey import LEVELS
+from wmjax.rollout.diagnostics import judge, no_diagnostics
 from wmjax.victims.base import Belief, Embedding, Internals, Params, Prediction, Victim
 
-MEANS = (
-    "action_change",
-    "policy_kl",
-    "entropy_clean",
-    "entropy_adv",
-    "value_clean",
-    "value_adv",
-    "drift_z",
-    "drift_h",
-    "post_prior_kl",
-    "loss_first",
-    "loss_last",
-    "zero_grad",
-    "saturated",
-)
-"""Diagnostics of an attacked frame that an episode averages; `max_delta` is their only maximum. See grid/rows.py."""
+LONGEST = 1000
+"""Most agent steps of an episode: fixed, so that episodes of all lengths share a program."""
+
+
+@struct.dataclass
+class Witness:
+    """The last attacked frame of each episode, and the loss that was noted for it: enough to compute it again."""
+
+    belief: Belief  #: before the frame
+    action: jax.Array  #: [B, A] taken before it
+    image: jax.Array  #: [B, H, W, C] uint8, what the camera saw
+    attacked: jax.Array  #: [B, H, W, C] in [0, 1]
+    loss: jax.Array  #: [B] attack objective on the attacked image
+    t: jax.Array  #: [B] int32, -1 as long as there is none
 
 
 @struct.dataclass
 class AgentState:
-    """What the agent carries from one agent step to the next."""
+    """What the agent, and the attacker, carry from one agent step to the next."""
 
     belief: Belief
     action: jax.Array  #: [B, A] the action taken last; zero before the first
     twin: Belief  #: what it would believe had it seen every frame unattacked, and taken the same actions
+    steps: jax.Array  #: [] int32, T, how many agent steps the episode has
+    gaps: jax.Array  #: [B, LONGEST] what an online rule of timing weighed each frame so far by
+    used: jax.Array  #: [B] int32 frames attacked so far
+    witness: Witness
 
 
 @struct.dataclass
@@ -52,19 +59,31 @@ class Step:
 
     state: AgentState
     seen: jax.Array  #: [B, H, W, C] the image that the agent saw, in [0, 1]
-    nan: jax.Array  #: [B] the policy was not finite, and the zero action taken instead
+    attacked: jax.Array  #: [B] bool
+    nan: jax.Array  #: [B] bool, the policy was not finite, and the zero action taken instead
     diagnostics: dict[str, jax.Array]  #: [B] each, see MEANS; zero where the frame was not attacked
 
 
-def initial_state(victim: Victim, batch: int) -> AgentState:
-    """Return the state before an episode's first image."""
-    belief = victim.initial(batch)
-    return AgentState(belief, jnp.zeros((batch, victim.action_size)), belief)
-
-
-def no_diagnostics(batch: int) -> dict[str, jax.Array]:
-    """Return the diagnostics [B] of frames that were not attacked."""
-    return dict.fromkeys((*MEANS, "max_delta"), jnp.zeros(batch))
+def initial_state(victim: Victim, batch: int, steps: int | jax.Array) -> AgentState:
+    """Return the state before the first image of an episode of `steps` (T) agent steps."""
+    belief, action = victim.initial(batch), jnp.zeros((batch, victim.action_size))
+    shape = (batch, victim.image_size, victim.image_size, 3)
+    return AgentState(
+        belief,
+        action,
+        twin=belief,
+        steps=jnp.asarray(steps, jnp.int32),
+        gaps=jnp.zeros((batch, LONGEST)),
+        used=jnp.zeros(batch, jnp.int32),
+        witness=Witness(
+            belief,
+            action,
+            image=jnp.zeros(shape, jnp.uint8),
+            attacked=jnp.zeros(shape),
+            loss=jnp.zeros(batch),
+            t=jnp.full(batch, -1, jnp.int32),
+        ),
+    )
 
 
 def agent_step(
@@ -84,53 +103,99 @@ def agent_step(
 
     `image` is uint8 [B, H, W, C]. `keys` [B] drive the agent's latent sampling and `attack_keys` [B] the attacker; both
     are an episode's, and folded with the time `t`. `attacked` is one value for all of the batch: where it is traced, it
-    chooses a branch of the program, and a frame that is left alone costs no attack.
+    chooses a branch of the program, and a frame that is left alone costs no attack. An online rule (`attack.gap`)
+    leaves more alone, each example for itself; such a frame costs no attack where it spares the whole batch.
     """
-    noise, image = _sense(victim, image, keys, t)
-    prediction = _predict(victim, params, state.belief, state.action)
+    frame = frame_at(attack, victim, params, state.belief, state.action, image, keys, t, threat)
     unattacked = _predict(victim, params, state.twin, state.action)
-    shown = _defend(attack.defense, image, keys, t, threat.strength)
-    frame = Frame(image, _embed(victim, params, shown), prediction, noise)
-    twin, *_ = _respond(victim, params, unattacked, frame.embedding, noise)
-    drawn = _draw(victim, attack_keys, t)
+    twin, *_ = respond(victim, params, unattacked, frame.embedding, frame.noise)
+    belief, _, clean, _ = respond(victim, params, frame.prediction, frame.embedding, frame.noise)
+    drawn = draw_at(victim, attack_keys, t)
     none = jnp.zeros_like(threat.eps)
+
+    struck, gaps = (threat.eps >= 0) & attacked, state.gaps
+    if attack.gap != "none":
+        struck, gaps = _strike(attack.gap, victim, params, clean, belief, state, t, threat, struck)
+        attacked = jnp.any(struck)
     perturbed = _either(
         attacked,
-        lambda: _perturb(attack, victim, params, frame, drawn, threat),
-        lambda: Perturbed(image, none, none),
+        lambda: _perturb(replace(attack, gap="none"), victim, params, frame, drawn, threat),
+        lambda: Perturbed(frame.image, none, none, none),
     )
-    seen = _defend(attack.defense, perturbed.image, keys, t, threat.strength)
+    shown = _choose(struck, perturbed.image, frame.image)
+    seen = _defend(attack.defense, shown, keys, t, threat.strength)
     embedding = _embed(victim, params, seen)
-    belief, action, adv, nan = _respond(victim, params, prediction, embedding, noise)
-    _, _, clean, _ = _respond(victim, params, prediction, frame.embedding, noise)
+    belief, action, adv, nan = respond(victim, params, frame.prediction, embedding, frame.noise)
 
-    def judged() -> dict[str, jax.Array]:
-        found = _judge(attack, victim, params, frame, drawn, threat, perturbed, embedding, clean, adv)
-        return found | {"drift_h": _distance(prediction.deter, unattacked.deter)}
+    def noted() -> tuple[dict[str, jax.Array], Witness]:
+        found = judge(
+            attack.knowledge, victim, params, frame, drawn, threat, perturbed, embedding, clean, adv, unattacked, struck
+        )
+        now = jnp.broadcast_to(t, state.used.shape)
+        witness = Witness(state.belief, state.action, image, shown, found["loss_last"], now)
+        return found, _choose(struck, witness, state.witness)
 
-    diagnostics = _either(attacked, judged, lambda: no_diagnostics(len(none)))
-    return Step(AgentState(belief, action, twin), seen, nan, diagnostics)
+    diagnostics, witness = _either(attacked, noted, lambda: (no_diagnostics(len(none)), state.witness))
+    after = AgentState(belief, action, twin, state.steps, gaps, state.used + struck.astype(jnp.int32), witness)
+    return Step(after, seen, struck, nan, diagnostics)
+
+
+def loss_again(
+    victim: Victim,
+    attack: Attack,
+    params: Params,
+    witness: Witness,
+    keys: jax.Array,
+    attack_keys: jax.Array,
+    threat: Threat,
+) -> jax.Array:
+    """Return the loss [B] of the witness, computed from what is stored alone; keys are those of the episodes."""
+    t = witness.t
+    frame = frame_at(attack, victim, params, witness.belief, witness.action, witness.image, keys, t, threat)
+    return _loss(attack.knowledge, victim, params, frame, draw_at(victim, attack_keys, t), threat, witness.attacked)
+
+
+def frame_at(
+    attack: Attack,
+    victim: Victim,
+    params: Params,
+    belief: Belief,
+    action: jax.Array,
+    image: jax.Array,
+    keys: jax.Array,
+    t: jax.Array,
+    threat: Threat,
+) -> Frame:
+    """Return what an attack on the `image`, uint8 [B, H, W, C], at time `t`, [] or [B], starts from."""
+    noise, clean = _sense(victim, image, keys, t)
+    prediction = _predict(victim, params, belief, action)
+    shown = _defend(attack.defense, clean, keys, t, threat.strength)
+    return Frame(clean, _embed(victim, params, shown), prediction, noise)
 
 
 def _either(condition: bool | jax.Array, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
     """Take one of two branches: now where the condition is known, else when the program runs."""
-    if isinstance(condition, bool):
-        return then() if condition else otherwise()
-    return jax.lax.cond(condition, then, otherwise)
+    if isinstance(condition, jax.core.Tracer):
+        return jax.lax.cond(condition, then, otherwise)
+    return then() if condition else otherwise()
+
+
+def _at(keys: jax.Array, t: jax.Array) -> jax.Array:
+    """Return an episode's keys [B] at time `t`, [] or [B]."""
+    return jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(t, keys.shape))
 
 
 @partial(jax.jit, static_argnums=0)
 def _sense(victim: Victim, image: jax.Array, keys: jax.Array, t: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the agent's Gumbel noise [B, G, K] at time `t`, and the image in [0, 1]."""
-    noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, t), victim.latent_shape))(keys)
+    noise = jax.vmap(lambda key: jax.random.gumbel(key, victim.latent_shape))(_at(keys, t))
     return noise, jnp.take(LEVELS, image, mode="clip")
 
 
 @partial(jax.jit, static_argnums=0)
 def _defend(defense: Defense, image: jax.Array, keys: jax.Array, t: jax.Array, strength: jax.Array) -> jax.Array:
     """Return what the agent is shown of `image`; a random defense draws the same for a frame, attacked or not."""
-    at = lambda key: jax.random.fold_in(jax.random.fold_in(key, t), 1)  # noqa: E731
-    return defense.apply(image, strength, jax.vmap(at)(keys))
+    return defense.apply(image, strength, jax.vmap(lambda key: jax.random.fold_in(key, 1))(_at(keys, t)))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -144,7 +209,7 @@ def _embed(victim: Victim, params: Params, image: jax.Array) -> Embedding:
 
 
 @partial(jax.jit, static_argnums=0)
-def _respond(
+def respond(
     victim: Victim, params: Params, prediction: Prediction, embedding: Embedding, noise: jax.Array
 ) -> tuple[Belief, jax.Array, Internals, jax.Array]:
     """Return the agent's belief, its action, its internals, and whether its policy was not finite."""
@@ -155,53 +220,37 @@ def _respond(
 
 
 @partial(jax.jit, static_argnums=0)
-def _draw(victim: Victim, keys: jax.Array, t: jax.Array) -> Draw:
-    return draw(victim, jax.vmap(lambda key: jax.random.fold_in(key, t))(keys))
-
-
-_perturb = jax.jit(perturb, static_argnums=(0, 1))
-
-
-@jax.jit
-def _distance(a: jax.Array, b: jax.Array) -> jax.Array:
-    return jnp.sum((a - b) ** 2, axis=-1)
+def draw_at(victim: Victim, keys: jax.Array, t: jax.Array) -> Draw:
+    """Return the attacker's draws at time `t`, [] or [B]."""
+    return draw(victim, _at(keys, t))
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _judge(
-    attack: Attack,
+def _strike(
+    kind: str,
     victim: Victim,
     params: Params,
-    frame: Frame,
-    drawn: Draw,
-    threat: Threat,
-    perturbed: Perturbed,
-    embedding: Embedding,
     clean: Internals,
-    adv: Internals,
-) -> dict[str, jax.Array]:
-    """Return the diagnostics [B] of an attacked frame: `clean` and `adv` are the agent's own two responses to it."""
-    image = frame.image
-    if attack.defense.name == "none":
-        loss_last = attacker_aim(attack, victim, params, frame, drawn, threat)(embedding)
-    else:  # what the attacker takes the agent to see is not what it sees
-        loss_last = attacker_loss(attack, victim, params, frame, drawn, threat)(perturbed.image)
-    drift_z, _ = drift(clean, adv)
-    inside = (image > 0) & (image < 1)
-    edge = (perturbed.image <= 0) | (perturbed.image >= 1)
-    posterior, prior = OneHot.unimix(adv.post_logits), OneHot.unimix(adv.prior_logits)
-    return {
-        "action_change": jnp.sum(jnp.abs(adv.policy.mode() - clean.policy.mode()), axis=-1),
-        "policy_kl": clean.policy.kl(adv.policy),
-        "entropy_clean": clean.policy.entropy(),
-        "entropy_adv": adv.policy.entropy(),
-        "value_clean": clean.value,
-        "value_adv": adv.value,
-        "drift_z": drift_z,
-        "post_prior_kl": jnp.sum(posterior.kl(prior), axis=-1),
-        "loss_first": perturbed.loss_first,
-        "loss_last": loss_last,
-        "zero_grad": perturbed.zero_grad,
-        "saturated": jnp.mean((inside & edge).astype(jnp.float32), axis=(1, 2, 3)),
-        "max_delta": jnp.max(jnp.abs(perturbed.image - image), axis=(1, 2, 3)),
-    }
+    belief: Belief,
+    state: AgentState,
+    t: jax.Array,
+    threat: Threat,
+    allowed: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Return which examples the online rule attacks, [B], and the gaps so far."""
+    if kind == "policy":
+        gap = policy_gap(clean.policy)
+    else:
+        gap = value_gap(clean.policy, lambda action: victim.action_value(params, belief, action))
+    struck = strike(gap, state.gaps, state.used, t, state.steps, threat.threshold, threat.most)
+    return struck & allowed, state.gaps.at[:, t].set(gap)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _loss(
+    attack: Attack, victim: Victim, params: Params, frame: Frame, drawn: Draw, threat: Threat, image: jax.Array
+) -> jax.Array:
+    return attacker_loss(attack, victim, params, frame, drawn, threat)(image)
+
+
+_perturb, _choose = jax.jit(perturb, static_argnums=(0, 1)), jax.jit(choose)

@@ -5,13 +5,16 @@ from typing import Any, Protocol, TypeAlias
 import jax
 from flax import struct
 
-from wmjax.core.distributions import DiagGaussian
+from wmjax.core.distributions import DiagGaussian, OneHot
 
 Params: TypeAlias = Any
 """Pytree of float32 weights; always an argument, so that it stacks under `jax.vmap`."""
 
 Embedding: TypeAlias = jax.Array
 """What the encoder makes of an image: float32 [B, E]."""
+
+Policy: TypeAlias = DiagGaussian | OneHot
+"""A distribution over actions: `mean`, `std` [B, A] of a continuous actor, or `log_probs` [B, A] of A classes."""
 
 
 @struct.dataclass
@@ -35,7 +38,7 @@ class Prediction:
 class Internals:
     """What attack objectives and diagnostics read."""
 
-    policy: DiagGaussian  #: `mean`, `std` [B, A]
+    policy: Policy  #: over actions [B, A]
     value: jax.Array  #: [B] expected return, in reward units
     stoch: jax.Array  #: [B, G, K] latent sample z_t
     deter: jax.Array  #: [B, D] recurrent state h_t
@@ -75,3 +78,9 @@ class Victim(Protocol):
         self, params: Params, prediction: Prediction, embedding: Embedding, noise: jax.Array | None
     ) -> tuple[Belief, Internals]:
         """Fold the image in. `noise` is standard Gumbel [B, G, K] for the posterior sample, None for its mode."""
+
+    def action_value(self, params: Params, belief: Belief, action: jax.Array) -> jax.Array:
+        """Return the return [B] that the agent expects of taking `action` [B, A] in `belief`, in reward units.
+
+        It is imagined: one step in the model, to the mode of its prior, and the reward and the value there.
+        """

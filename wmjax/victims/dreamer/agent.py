@@ -16,6 +16,9 @@ from wmjax.victims.dreamer.vision import Decoder, Encoder
 AGENTS = ("dreamer", "dreamerpro", "infonce", "r2dreamer")
 """The four members of the family: they share the inference graph and differ in how the representation is learnt."""
 
+DISCOUNT = 1 - 1 / 333
+"""Of an agent step: the reference configuration's `horizon` is 333."""
+
 
 @dataclass(frozen=True)
 class Dreamer:
@@ -135,6 +138,12 @@ class Dreamer:
     def cont(self, params: Params, belief: Belief) -> Bernoulli:
         """Return the chance that the episode goes on, [B]."""
         return Bernoulli(self._head(params, "cont", belief)[..., 0])
+
+    def action_value(self, params: Params, belief: Belief, action: jax.Array) -> jax.Array:
+        """Return the expected return [B] of taking `action` [B, A] in `belief`, imagined with the mode of the prior."""
+        after = self.imagine(params, belief, action, None)
+        later = self.cont(params, after).prob() * self.value(params, after).mean()
+        return self.reward(params, after).mean() + DISCOUNT * later
 
     def decode(self, params: Params, belief: Belief) -> jax.Array:
         """Return the reconstruction [B, H, W, 3] in [0, 1]; only the agent 'dreamer' has a decoder."""

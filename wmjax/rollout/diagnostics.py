@@ -1,0 +1,85 @@
+"""What is measured on every attacked frame: how the attack went, and what it did to the agent."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from wmjax.attacks.aim import Draw, Frame, attacker_aim, attacker_loss
+from wmjax.attacks.attack import Perturbed
+from wmjax.attacks.objectives import drift
+from wmjax.attacks.threat import Attack, Threat
+from wmjax.core.distributions import OneHot
+from wmjax.victims.base import Embedding, Internals, Params, Prediction, Victim
+
+MEANS = (
+    "action_change",
+    "policy_kl",
+    "entropy_clean",
+    "entropy_adv",
+    "value_clean",
+    "value_adv",
+    "drift_z",
+    "drift_h",
+    "post_prior_kl",
+    "loss_first",
+    "loss_last",
+    "zero_grad",
+    "restart_gap",
+    "saturated",
+)
+"""Diagnostics of an attacked frame that an episode averages; `max_delta` is their only maximum. See grid/rows.py."""
+
+
+def no_diagnostics(batch: int) -> dict[str, jax.Array]:
+    """Return the diagnostics [B] of frames that were not attacked."""
+    return dict.fromkeys((*MEANS, "max_delta"), jnp.zeros(batch))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def judge(
+    attack: Attack,
+    victim: Victim,
+    params: Params,
+    frame: Frame,
+    drawn: Draw,
+    threat: Threat,
+    perturbed: Perturbed,
+    embedding: Embedding,
+    clean: Internals,
+    adv: Internals,
+    unattacked: Prediction,
+    struck: jax.Array,
+) -> dict[str, jax.Array]:
+    """Return the diagnostics [B] of a frame, zero where it was not `struck` [B].
+
+    `clean` and `adv` are the agent's own two responses, to the frame as it was and as it saw it, `embedding`;
+    `unattacked` is the prediction of its twin.
+    """
+    image = frame.image
+    if attack.defense.name == "none":
+        loss_last = attacker_aim(attack, victim, params, frame, drawn, threat)(embedding)
+    else:  # what the attacker takes the agent to see is not what it sees
+        loss_last = attacker_loss(attack, victim, params, frame, drawn, threat)(perturbed.image)
+    drift_z, _ = drift(clean, adv)
+    inside = (image > 0) & (image < 1)
+    edge = (perturbed.image <= 0) | (perturbed.image >= 1)
+    posterior, prior = OneHot.unimix(adv.post_logits), OneHot.unimix(adv.prior_logits)
+    found = {
+        "action_change": jnp.sum(jnp.abs(adv.policy.mode() - clean.policy.mode()), axis=-1),
+        "policy_kl": clean.policy.kl(adv.policy),
+        "entropy_clean": clean.policy.entropy(),
+        "entropy_adv": adv.policy.entropy(),
+        "value_clean": clean.value,
+        "value_adv": adv.value,
+        "drift_z": drift_z,
+        "drift_h": jnp.sum((frame.prediction.deter - unattacked.deter) ** 2, axis=-1),
+        "post_prior_kl": jnp.sum(posterior.kl(prior), axis=-1),
+        "loss_first": perturbed.loss_first,
+        "loss_last": loss_last,
+        "zero_grad": perturbed.zero_grad,
+        "restart_gap": perturbed.restart_gap,
+        "saturated": jnp.mean((inside & edge).astype(jnp.float32), axis=(1, 2, 3)),
+        "max_delta": jnp.max(jnp.abs(perturbed.image - image), axis=(1, 2, 3)),
+    }
+    return {name: jnp.where(struck, value, 0.0) for name, value in found.items()}

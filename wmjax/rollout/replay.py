@@ -1,0 +1,36 @@
+"""From recorded episodes back to what an attack starts from: every frame, with what the agent believes before it."""
+
+import jax
+import jax.numpy as jnp
+
+from wmjax.attacks.aim import Draw, Frame
+from wmjax.attacks.threat import Attack, Threat
+from wmjax.rollout.step import draw_at, frame_at, respond
+from wmjax.victims.base import Belief, Params, Victim
+
+
+def replay(
+    victim: Victim,
+    attack: Attack,
+    params: Params,
+    frames: jax.Array,
+    actions: jax.Array,
+    keys: jax.Array,
+    attack_keys: jax.Array,
+    threat: Threat,
+) -> tuple[Frame, Draw]:
+    """Return all frames of B episodes, with the attacker's draws for them: leaves [T, B, ...].
+
+    `frames` uint8 [T, B, H, W, C] and `actions` [T, B, A] are those of unattacked episodes, from their first agent step
+    on; `keys` and `attack_keys` [B] are those that they were played with. A pure function, to be jitted with the first
+    two arguments static.
+    """
+
+    def step(before: tuple[Belief, jax.Array], now: tuple[jax.Array, ...]) -> tuple[tuple, tuple[Frame, Draw]]:
+        image, action, t = now
+        frame = frame_at(attack, victim, params, *before, image, keys, t, threat)
+        belief, *_ = respond(victim, params, frame.prediction, frame.embedding, frame.noise)
+        return (belief, action), (frame, draw_at(victim, attack_keys, t))
+
+    first = victim.initial(frames.shape[1]), jnp.zeros_like(actions[0])
+    return jax.lax.scan(step, first, (frames, actions, jnp.arange(len(frames))))[1]
