@@ -108,6 +108,7 @@ bin_slopes = jax.jit(jax.jacrev(lambda policy: policy.log_bins(21)[0, 0]))
 @pytest.mark.parametrize("count", [3, 21, 64])
 def test_bins_of_a_gaussian_are_exact(count):
     """From a hundredth of a bin's width to the whole range wide; the furthest bins are 200 standard deviations off."""
+    rng = np.random.default_rng(1)
     mean = np.concatenate([[-1, 0, 1, 0.3, -3], rng.uniform(-1, 1, 15)]).reshape(4, 5)
     std = np.concatenate([[0.01] * 5, 10 ** rng.uniform(-2, 0.5, 15)]).reshape(4, 5)
     want = bin_masses(mean, std, count)

@@ -71,6 +71,28 @@ def test_the_gradients_hold_in_the_small_setting(path, executed):
         assert row[:3] == pytest.approx(row[3:], rel=0.1, abs=0.05)
 
 
+def test_the_anatomy_holds_in_the_small_setting(path, executed):
+    if path.stem != "anatomy_of_an_attack":
+        pytest.skip("about another notebook")
+    text = printed(executed)
+    number = r"(-?\d+\.\d+)"
+    climbs = re.findall(rf"^([\w()]+) +{number} -> +{number}   noise +{number}", text, re.MULTILINE)
+    assert len(climbs) == 11, "one line for each objective"
+    vsa, dca = ([float(x) for x in climb[1:]] for climb in climbs if climb[0] in ("vsa", "dca"))
+    assert vsa[1] > max(vsa[0], vsa[2])
+    assert dca[1] > 5 * max(dca[0], dca[2])
+    trapped = re.search(r"^shared, from the clean image (.+)$", text, re.MULTILINE)[1]
+    assert re.findall(r"\((\d+)%\)", trapped) == ["100", "100", "0", "0"]
+    episodes = re.findall(rf"^(\w+) +value +{number}  KL +{number}  groups +{number}", text, re.MULTILINE)
+    assert [kind for kind, *_ in episodes] == ["clean", "random", "pda", "vsa", "lda", "dca"]
+    assert float(episodes[0][3]) == 0
+    assert all(float(groups) > 3 for *_, groups in episodes[2:])
+    held_out = re.findall(rf"held-out frames: random {number}, universal {number}, one for each frame {number}", text)
+    assert len(held_out) == 2
+    for chance, universal, each in held_out:
+        assert float(chance) < float(universal) < float(each)
+
+
 def test_committed_outputs_are_whole(path, committed):
     assert path.stat().st_size < MOST_BYTES
     outputs = [output for cell in code(committed) for output in cell.outputs]
