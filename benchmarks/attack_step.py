@@ -5,6 +5,10 @@
 A frame is one environment step: the agent's h_t and clean pass once, then ten forward and backward passes. PyTorch uses
 a thread a core; wmjax a single-threaded device a core. Each library has its own process, which sleeps while the other
 is measured; repeats alternate, and medians are shown. The losses must agree, or the benchmark fails.
+
+A second table is about objectives: the program of all of them, with which every study attacks, over one that computes
+the value alone, made for this comparison; and over itself where it climbs `critic`, which costs only where it is asked
+for. Both must find the same frames.
 """
 
 import argparse
@@ -69,12 +73,16 @@ def agreement(torch: Library, wmjax: Library, batch: int) -> dict[str, float]:
     clean, attacked = torch("losses", "eager", batch)
     our_clean, our_attacked, image = wmjax("losses", batch)
     same = torch("loss_of", image)
+    other = wmjax("value_images", batch)
+    apart = float(np.mean(np.abs(image - other) > 1e-6))
     difference = max(float(np.max(np.abs(a / b - 1))) for a, b in ((our_clean, clean), (our_attacked, same)))
     gain, our_gain = float(np.mean(attacked - clean)), float(np.mean(our_attacked - our_clean))
     if not (difference < 1e-3 and 0 < gain < 2 * our_gain):
         raise SystemExit(
             f"the libraries disagree: losses by {difference:.1e}, attacks gain {gain:.3g} and {our_gain:.3g}"
         )
+    if apart > 0.01:
+        raise SystemExit(f"two programs of wmjax attack alike, and {apart:.1%} of their pixels differ")
     return {"loss_difference": difference, "torch_gain": gain, "gain_difference": our_gain / gain - 1}
 
 
@@ -84,36 +92,43 @@ def measure(batches: list[int], repeats: int, *, compiled: bool) -> list[dict[st
     with tempfile.TemporaryDirectory() as folder:
         torch("save_checkpoint", f"{folder}/latest.pt")
         wmjax("load_checkpoint", f"{folder}/latest.pt")
-    ways: dict[str, tuple[Library, tuple[str, ...]]] = {"eager": (torch, ("eager",))}
+    ways: dict[str, tuple[Library, str]] = {"eager": (torch, "eager")}
     if compiled:
-        ways["compile"] = torch, ("compile",)
-    ways["wmjax"] = wmjax, ()
+        ways["compile"] = torch, "compile"
+    ways |= {"wmjax": (wmjax, "all"), "value": (wmjax, "value"), "critic": (wmjax, "critic")}
     rows = []
     for batch in batches:
         row: dict[str, Any] = {"batch": batch}
         with CONSOLE.status(f"batch {batch}: warming up (torch.compile takes a minute)"):
             row |= agreement(torch, wmjax, batch)
             for library, mode in ways.values():
-                library("attack", *mode, batch)
+                library("attack", mode, batch)
         times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
         for repeat in range(repeats):
             with CONSOLE.status(f"batch {batch}: repeat {repeat + 1} of {repeats}"):
                 for way, (library, mode) in ways.items():
-                    times[way].append(library("attack", *mode, batch))
+                    times[way].append(library("attack", mode, batch))
         for way, measured in times.items():
             wall, cpu = (statistics.median(part) for part in zip(*measured, strict=True))
             row |= {f"{way}_fps": batch / wall, f"{way}_cpu_ms_per_frame": 1000 * cpu / batch}
+        row["all_over_value"] = ratio(times["wmjax"], times["value"])
+        row["critic_over_all"] = ratio(times["critic"], times["wmjax"])
         rows.append(row)
     for row in rows:
-        for way in ways.keys() - {"wmjax"}:
+        for way in ways.keys() & {"eager", "compile"}:
             row[f"over_{way}"] = row["wmjax_fps"] / row[f"{way}_fps"]
         if compiled and batches[0] == 1:
             row["over_compile_loop"] = row["wmjax_fps"] / rows[0]["compile_fps"]
     return rows
 
 
-def table(rows: list[dict[str, Any]]) -> Table:
-    """Return the figures as a table."""
+def ratio(one: list[tuple[float, float]], other: list[tuple[float, float]]) -> float:
+    """Return the median over repeats of a way's processor seconds over another's."""
+    return statistics.median(a / b for (_, a), (_, b) in zip(one, other, strict=True))
+
+
+def speed_table(rows: list[dict[str, Any]]) -> Table:
+    """Return the libraries side by side."""
     columns = {
         "batch": ("batch", "d"),
         "eager_fps": ("torch\neager", ".1f"),
@@ -124,13 +139,30 @@ def table(rows: list[dict[str, Any]]) -> Table:
         "over_compile_loop": ("over compile,\nbatch 1", ".2f"),
         "gain_difference": ("gain of\nthe attack", "+.1%"),
     }
+    title = f"PGD-10 value attack on the 12M agent: frames per second on {len(os.sched_getaffinity(0))} CPU cores"
+    caption = "'over': wmjax over that column; 'gain of the attack': by how much wmjax's attack raises the loss more"
+    return table(title, caption, columns, rows)
+
+
+def objective_table(rows: list[dict[str, Any]]) -> Table:
+    """Return what it costs that one program serves all objectives."""
+    columns = {
+        "batch": ("batch", "d"),
+        "value_fps": ("value\nalone", ".1f"),
+        "wmjax_fps": ("\nall", ".1f"),
+        "critic_fps": ("all, at work\non critic", ".1f"),
+        "all_over_value": ("time of all\nover value", ".2f"),
+        "critic_over_all": ("time of critic\nover others", ".2f"),
+    }
+    return table("wmjax's program of all objectives: frames per second", None, columns, rows)
+
+
+def table(title: str, caption: str | None, columns: dict[str, tuple[str, str]], rows: list[dict[str, Any]]) -> Table:
+    """Return those of the columns that were measured: heading and format by key."""
     shown = {key: column for key, column in columns.items() if key in rows[0]}
-    result = Table(
-        title=f"PGD-10 value attack on the 12M agent: frames per second on {len(os.sched_getaffinity(0))} CPU cores",
-        caption="'over': wmjax over that column; 'gain of the attack': by how much wmjax's attack raises the loss more",
-    )
-    for title, _ in shown.values():
-        result.add_column(title, justify="right")
+    result = Table(title=title, caption=caption)
+    for heading, _ in shown.values():
+        result.add_column(heading, justify="right")
     for row in rows:
         result.add_row(*(format(row[key], style) for key, (_, style) in shown.items()))
     return result
@@ -156,7 +188,8 @@ def main() -> None:
         CONSOLE.print("no C++ compiler found: torch.compile is left out")
     batches, repeats = ([1, 16], 3) if options.quick else (options.batches, 11)
     rows = measure(batches, repeats, compiled=compiled)
-    CONSOLE.print(table(rows))
+    CONSOLE.print(speed_table(rows))
+    CONSOLE.print(objective_table(rows))
     if options.json:
         versions = {name: importlib.metadata.version(name) for name in ("jax", "torch", "numpy")}
         machine = {"cores": len(os.sched_getaffinity(0)), "processor": platform.processor() or platform.machine()}

@@ -52,7 +52,7 @@ def torch_gradients(function, *arrays, weight):
     return torch.autograd.grad((function(*leaves) * torch.tensor(weight)).sum(), leaves)
 
 
-# batch, height, width, inputs, outputs, kernel size; the last three go by tiles
+# batch, height, width, inputs, outputs, kernel size; the last three go by tiles, the two before them by columns
 CONVOLUTIONS = [
     (2, 8, 8, 3, 8, 5),
     (1, 7, 5, 3, 4, 5),
@@ -60,6 +60,9 @@ CONVOLUTIONS = [
     (2, 5, 9, 5, 7, 4),
     (1, 4, 4, 1, 1, 2),
     (2, 9, 6, 4, 3, 1),
+    (1, 8, 8, 3, 20, 5),
+    (2, 7, 9, 16, 3, 5),
+    (1, 6, 5, 17, 4, 4),
     (2, 8, 7, 16, 24, 5),
     (1, 12, 12, 20, 16, 4),
     (3, 4, 8, 16, 17, 3),
@@ -73,6 +76,7 @@ def test_conv_and_its_gradients(shape):
     x, kernel = normal(batch, height, width, inputs), normal(size, size, inputs, outputs)
     weight = normal(batch, height, width, outputs, seed=1)
     assert convolution._goes_by_tiles(x, kernel) == (shape in CONVOLUTIONS[-3:])
+    assert convolution._goes_by_columns(kernel) == (shape in CONVOLUTIONS[-5:-3])
     close(jax.jit(conv)(x, kernel), torch_conv(leaf(x), leaf(kernel)))
     want = torch_gradients(torch_conv, x, kernel, weight=weight)
     for got, expected in zip(gradients(conv, x, kernel, weight=weight), want, strict=True):
@@ -84,7 +88,7 @@ def test_conv_and_its_gradients(shape):
     size=st.integers(1, 6),
     height=st.integers(1, 12),
     width=st.integers(1, 9),
-    channels=st.sampled_from([(3, 2), (16, 16)]),
+    channels=st.sampled_from([(3, 2), (16, 3), (16, 16)]),
 )
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 def test_conv_of_any_size(size, height, width, channels):
@@ -173,6 +177,9 @@ def test_linear_layers_and_norm():
     close(layers.linear(x, kernel), x @ kernel)
     by_hand = np.concatenate([x[..., 3 * g : 3 * g + 3] @ blocks[g] for g in range(4)], axis=-1)
     close(layers.block_linear(x, blocks), by_hand)
+    dense, parts = layers.Linear(5), (x[..., :4], x[..., 4:5], x[..., 5:])
+    params = {"params": {"kernel": kernel, "bias": normal(5)}}
+    close(dense.apply(params, *parts), dense.apply(params, x))
     scale = normal(12)
     close(layers.rms_norm(x, scale), F.rms_norm(torch.tensor(x), (12,), torch.tensor(scale), eps=1e-4))
     assert np.all(layers.rms_norm(np.zeros((1, 12), np.float32), scale) == 0)

@@ -73,7 +73,9 @@ def dlr(clean: Internals, adv: Internals) -> jax.Array:
     """Difference of logits ratio (arXiv 2003.01690), on log-probabilities z: -(z_y - max_{i!=y} z_i) / (z_(1) - z_(3)).
 
     y is the clean policy's likeliest class; of a continuous actor, the likeliest bin of each action component, over
-    which the ratios are summed: [B]. Between two classes there is no third, and no ratio is taken.
+    which the ratios are summed: [B]. Between two classes there is no third, and no ratio is taken. Where y is the third
+    likeliest the ratio is 1, whatever the image: bins, unlike labels, are passed one after the other, so that attacks
+    often end on that plateau.
     """
     logits, y = _choices(adv.policy), jnp.argmax(_choices(clean.policy), axis=-1)
     margin = _margin(logits, y)

@@ -63,15 +63,23 @@ conv.defvjp(_conv_fwd, _conv_bwd)
 def _correlate(x: jax.Array, kernel: jax.Array, lo: int) -> jax.Array:
     """Convolve with `lo` zeros before the first row and column, and so many after the last that the size stays."""
     direct = partial(_direct, lo=lo)
-    if not _goes_by_tiles(x, kernel):
-        return direct(x, kernel)
-    return lax.platform_dependent(x, kernel, cpu=partial(_by_tiles, lo=lo), default=direct)
+    if _goes_by_tiles(x, kernel):
+        return lax.platform_dependent(x, kernel, cpu=partial(_by_tiles, lo=lo), default=direct)
+    if _goes_by_columns(kernel):
+        return lax.platform_dependent(x, kernel, cpu=partial(_by_columns, lo=lo), default=direct)
+    return direct(x, kernel)
 
 
 def _goes_by_tiles(x: jax.Array, kernel: jax.Array) -> bool:
     """Whether the fast convolution applies and pays."""
     taps, _, inputs, outputs = kernel.shape
     return x.shape[1] % TILE == 0 and 3 <= taps <= len(POINTS) + 2 - TILE and min(inputs, outputs) >= 16
+
+
+def _goes_by_columns(kernel: jax.Array) -> bool:
+    """Whether the outputs of all columns of the kernel fit a vector of 16, of which its own few would fill little."""
+    taps, _, inputs, outputs = kernel.shape
+    return taps > 1 and inputs >= 16 and 12 <= taps * outputs <= 16
 
 
 def _direct(x: jax.Array, kernel: jax.Array, *, lo: int) -> jax.Array:
@@ -117,6 +125,17 @@ def _by_tiles(x: jax.Array, kernel: jax.Array, *, lo: int) -> jax.Array:
     return tiles.reshape(batch, height, width, -1)
 
 
+def _by_columns(x: jax.Array, kernel: jax.Array, *, lo: int) -> jax.Array:
+    """Convolve with all columns of the kernel at once, along H alone, and add up their results, shifted along W."""
+    width = x.shape[2]
+    taps, _, inputs, outputs = kernel.shape
+    columns = jnp.swapaxes(kernel, 1, 2).reshape(taps, 1, inputs, taps * outputs)
+    columns = jnp.pad(columns, [(0, 0), (0, 0), (0, 0), (0, 16 - taps * outputs)])
+    y = jnp.pad(_direct(x, columns, lo=lo), [(0, 0), (0, 0), (lo, taps - 1 - lo), (0, 0)])
+    parts = [y[:, :, v : v + width, v * outputs : (v + 1) * outputs] for v in range(taps)]
+    return sum(parts[1:], start=parts[0])
+
+
 @lru_cache
 def _toom_cook(tile: int, taps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (B', G, A') of F(tile, taps): float64 [n, n], [n, taps], [tile, n] with n = tile + taps - 1."""
@@ -151,6 +170,7 @@ def conv_pool(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     return max_pool(y, _repeated_patches(lax.stop_gradient(x), kernel.shape[0]))
 
 
+@jax.named_scope("pool")
 def max_pool(x: jax.Array, repeated: jax.Array | None = None) -> jax.Array:
     """Return the maximum of every 2x2 window of `x` [B, H, W, C]: [B, H // 2, W // 2, C].
 
@@ -191,6 +211,7 @@ def _corners(x: jax.Array) -> list[jax.Array]:
     return [x[:, i::2, j::2] for i in (0, 1) for j in (0, 1)]
 
 
+@jax.named_scope("pool")
 def _repeated_patches(x: jax.Array, size: int) -> jax.Array:
     """Return which patches (under a kernel of `size`) are one met before in their window: bool [3, B, H // 2, W // 2].
 

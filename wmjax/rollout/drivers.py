@@ -140,7 +140,7 @@ def _start(victim: Victim, world: dmc.DmcEnv, task: dmc.Params, keys: jax.Array,
     return start(victim, begin(world, task, keys), steps)
 
 
-_scan = jax.jit(scan, static_argnums=(0, 1, 2))
+_scan = jax.jit(scan, static_argnums=(0, 1, 2), donate_argnums=5)
 
 
 def device(

@@ -21,9 +21,9 @@ def replay(
 ) -> tuple[Frame, Draw]:
     """Return all frames of B episodes, with the attacker's draws for them: leaves [T, B, ...].
 
-    `frames` uint8 [T, B, H, W, C] and `actions` [T, B, A] are those of unattacked episodes, from their first agent step
-    on; `keys` and `attack_keys` [B] are those that they were played with. A pure function, to be jitted with the first
-    two arguments static.
+    `frames` uint8 [T, B, H, W, C] are what the agent saw, and `actions` [T, B, A] what it did, from the first agent step
+    on: of episodes that are not attacked, or with frames of grey levels; `keys` and `attack_keys` [B] are those that
+    they were played with. A pure function, to be jitted with the first two arguments static.
     """
 
     def step(before: tuple[Belief, jax.Array], now: tuple[jax.Array, ...]) -> tuple[tuple, tuple[Frame, Draw]]:

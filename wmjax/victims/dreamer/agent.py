@@ -185,12 +185,18 @@ class Dreamer:
         }
 
     def _head(self, params: Params, name: str, belief: Belief) -> jax.Array:
-        return _apply(self._heads[name], params[name], feature(belief))
+        # Apart, for h does not depend on the image: its product is made once, outside of an attack's loop.
+        with jax.named_scope(name):
+            return _apply(self._heads[name], params[name], _flat(belief.stoch), belief.deter)
 
 
 def feature(belief: Belief) -> jax.Array:
     """Return what the heads read, [B, G*K + D]."""
-    return jnp.concatenate([belief.stoch.reshape(*belief.stoch.shape[:-2], -1), belief.deter], axis=-1)
+    return jnp.concatenate([_flat(belief.stoch), belief.deter], axis=-1)
+
+
+def _flat(stoch: jax.Array) -> jax.Array:
+    return stoch.reshape(*stoch.shape[:-2], -1)
 
 
 def _apply(module: nn.Module, weights: Params, *inputs: jax.Array, method: Any = None) -> jax.Array:
