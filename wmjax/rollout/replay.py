@@ -21,8 +21,8 @@ def replay(
 ) -> tuple[Frame, Draw]:
     """Return all frames of B episodes, with the attacker's draws for them: leaves [T, B, ...].
 
-    `frames` uint8 [T, B, H, W, C] are what the agent saw, and `actions` [T, B, A] what it did, from the first agent step
-    on: of episodes that are not attacked, or with frames of grey levels; `keys` and `attack_keys` [B] are those that
+    `frames` uint8 [T, B, H, W, C] are what the agent saw and `actions` [T, B, A] what it did, from the first agent step
+    on, in episodes that are not attacked or whose frames are grey levels; `keys` and `attack_keys` [B] are those that
     they were played with. A pure function, to be jitted with the first two arguments static.
     """
 
