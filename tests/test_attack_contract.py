@@ -60,8 +60,12 @@ PLACES = {
 """Of each region an instance, and how many values it has in an image of 16 x 16 pixels."""
 
 
+FOLLOWS = ("fgsm", "pgd", "pgd_random_start", "pgd_restarts", "mi_fgsm", "ni_fgsm", "apgd")
+"""Optimizers that follow the gradient at the image itself: DI and TI look at other images, FAB for a boundary."""
+
+
 def few(name):
-    return optimizer(name, None if name == "fgsm" else 2)
+    return optimizer(name, None if name == "fgsm" else 6 if name.startswith("random_") else 2)
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +94,12 @@ def values(attack, victim, params, frame, drawn, hunt, image):
     return value, *pullback(jnp.ones_like(value))
 
 
+@quick
+def height(attack, victim, params, frame, drawn, hunt, image):
+    """The attacker's loss [B]."""
+    return attacker_loss(attack, victim, params, frame, drawn, hunt)(image)
+
+
 def objective_for(name):
     """FAB needs a boundary."""
     return "boundary" if name == "fab" else "vsa+0.5*pea"
@@ -103,7 +113,10 @@ def distance(x, image):
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers(agent, name, noise):
-    """Shape, dtype, ball, range, identity, the same result from the same keys, and no example sees another."""
+    """Shape, dtype, ball, range, identity, the same result from the same keys, and no example sees another.
+
+    Those that follow a gradient end at least as high as chance, within a budget that is small.
+    """
     victim, params, frame, drawn = agent
     attack, hunt = Attack(few(name), noise), threat([objective_for(name)] * BATCH, EPS)
     found = perturb(attack, victim, params, frame, drawn, hunt)
@@ -118,6 +131,15 @@ def test_optimizers(agent, name, noise):
         assert (told.dtype, told.shape) == (np.float32, (BATCH,))
         assert np.isfinite(told).all()
     assert ((found.zero_grad >= 0) & (found.zero_grad <= 1)).all()
+    assert np.isfinite(height(Attack(noise=noise), victim, params, frame, drawn, hunt, image)).all()
+    if name in FOLLOWS:
+        small = threat(["vsa"] * BATCH, [0.1] * BATCH)
+
+        def ends(name):
+            image = perturb(Attack(few(name), noise), victim, params, frame, drawn, small).image
+            return np.mean(height(Attack(noise=noise), victim, params, frame, drawn, small, image))
+
+        assert ends(name) >= ends("random_uniform")
     order = np.array([3, 0, 0, 5, 1, 2])
     moved = perturb(attack, victim, params, *jax.tree.map(lambda leaf: leaf[order], (frame, drawn, hunt)))
     for one, other in zip(jax.tree.leaves(moved), jax.tree.leaves(found), strict=True):
@@ -132,6 +154,16 @@ def test_optimizers_leave_a_zero_budget_alone(agent, name):
     for objectives in (every[:BATCH], every[-BATCH:]):
         found = perturb(Attack(few(name)), victim, params, frame, drawn, threat(objectives, [0.0] * BATCH))
         assert np.asarray(found.image).tobytes() == np.asarray(frame.image).tobytes()
+
+
+def test_budgets_objectives_and_keys_share_a_program(agent):
+    victim, params, frame, _ = agent
+    programs = set()
+    for seed, text in enumerate(("vsa", "pea", "random")):
+        drawn = draw(victim, jax.random.split(jax.random.key(seed), BATCH))
+        perturb(Attack(few("apgd")), victim, params, frame, drawn, threat([text] * BATCH, [0.1 * seed] * BATCH))
+        programs.add(perturb._cache_size())
+    assert len(programs) == 1
 
 
 @pytest.mark.parametrize("noise", NOISES)
@@ -235,12 +267,6 @@ def test_strengths_are_bounded(name):
         assert named(f"{name}({bound})")[1] == bound
         with pytest.raises(InputError, match=r"expected a (whole )?number in"):
             defense_strength(defense(name), beyond)
-
-
-@quick
-def height(attack, victim, params, frame, drawn, hunt, image):
-    """The attacker's loss [B]."""
-    return attacker_loss(attack, victim, params, frame, drawn, hunt)(image)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import re
 from collections import defaultdict
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import NamedTuple
@@ -43,41 +44,48 @@ def runs(noise):
     return [(objective, start) for start in ("same", "unif", "warm") for objective in RUNS[start]]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _forget_programs_of_each_agent(golden):
-    """Those of all of them together are more than a process can map."""
-    yield
-    jax.clear_caches()
+@pytest.fixture(scope="module")
+def golden(golden):
+    """The same, as one kind of agent: they act alike, so the tiny ones, all of the same sizes, share their programs."""
+    victim, params, arrays = golden
+    victim = replace(victim, agent="r2dreamer", decoder_units=0, decoder_blocks=0)
+    return victim, {name: params[name] for name in jax.eval_shape(victim.init, jax.random.key(0))}, arrays
 
 
-@partial(jax.jit, static_argnames=("attack", "victim"))
+# Compiled quickly, not well: each runs a few times only.
+quick = partial(jax.jit, static_argnames=("attack", "victim"), compiler_options={"xla_backend_optimization_level": 0})
+
+
+@quick
 def perturb(attack, victim, *rest):
     return attacks.perturb(attack, victim, *rest)
 
 
-@partial(jax.jit, static_argnames=("attack", "victim"))
+@quick
 def loss_and_gradient(attack, victim, params, frame, drawn, threat, image):
     loss, pullback = jax.vjp(attacker_loss(attack, victim, params, frame, drawn, threat), image)
     return loss, pullback(jnp.ones_like(loss))[0]
 
 
-@partial(jax.jit, static_argnames=("attack", "victim"))
-def trace(attack, victim, params, frame, drawn, threat, start):
-    """The losses [K + 1, B] at x_0 .. x_K, and x_1 .. x_K themselves, of K steps from `start`."""
+@quick
+def trace(attack, victim, params, frame, drawn, threat, start, steps):
+    """The losses [11, B] at x_0 .. x_K of K steps from `start`, then zeros; K is traced: PGD of one step is FGSM."""
     loss = attacker_loss(attack, victim, params, frame, drawn, threat)
     bounds = attacks.ball(frame.image, threat.eps)
     problem = Problem(frame.image, bounds, threat.eps, attacks.project(bounds, start))
-    method, steps = attack.optimizer.method, attack.optimizer.steps
+    method = attack.optimizer.method
 
-    def step(state, t):
-        state, (value, _) = method.step(loss, problem, state, t, steps)
-        return state, (value, state[0])
+    def step(t, carry):
+        state, values = carry
+        state, (value, _) = method.step(loss, problem, state, t, steps.astype(threat.eps.dtype))
+        return state, values.at[t].set(value)
 
-    _, (values, images) = jax.lax.scan(step, method.init(problem, problem.start), jnp.arange(steps))
-    return jnp.concatenate([values, loss(images[-1])[None]]), images
+    values = jnp.zeros((11, len(start)), threat.eps.dtype)
+    state, values = jax.lax.fori_loop(0, steps, step, (method.init(problem, problem.start), values))
+    return values.at[steps].set(loss(state[0]))
 
 
-def on_golden_frame(function, golden, attack, objectives, images=None, shift=0.0, dtype=np.float32):
+def on_golden_frame(function, golden, attack, objectives, images=None, *rest, shift=0.0, dtype=np.float32):
     """Call one of the three on the golden step, once an objective, for both of its examples.
 
     `images` [objectives, B, H, W, C] are where the loss is taken, or the run starts; `shift` [B, H, W, C] is where
@@ -92,7 +100,7 @@ def on_golden_frame(function, golden, attack, objectives, images=None, shift=0.0
     names = [name for name in objectives for _ in clean]
     hunt = attacks.threat(names, [EPS] * len(names)).replace(delta=repeat(np.zeros_like(clean) + np.float32(shift)))
     drawn = Draw(repeat(np.zeros_like(clean)), repeat(arrays["atk/gumbel_adv"]), None)
-    given = () if images is None else (cast(np.concatenate(images)),)
+    given = () if images is None else (cast(np.concatenate(images)), *rest)
     return function(attack, victim, params, jax.tree.map(repeat, frame), drawn, jax.tree.map(cast, hunt), *given)
 
 
@@ -104,6 +112,11 @@ def by_run(result, count):
 @partial(jax.jit, static_argnames="victim")
 def _clean_pass(victim, params, belief, action, image):
     return victim.predict(params, belief, action), victim.embed(params, image)
+
+
+@partial(jax.jit, static_argnames="victim")
+def update(victim, *rest):
+    return victim.update(*rest)
 
 
 def clean_pass(victim, params, arrays, dtype=np.float32):
@@ -252,9 +265,11 @@ def test_runs_step_by_step(golden, record_property, name, noise):
     _, _, arrays = golden
     known = runs(noise)
     starts = [beginning(arrays, start) for _, start in known]
-    names = [objective for objective, _ in known]
-    values, _ = on_golden_frame(trace, golden, Attack(optimizer(name), noise), names, starts)
-    values = np.asarray(values).reshape(len(values), len(known), -1)
+    names, steps = [objective for objective, _ in known], optimizer(name).steps
+    climb = Attack(optimizer("pgd" if name == "fgsm" else name), noise)
+    assert climb.optimizer.method == optimizer(name).method
+    values = on_golden_frame(trace, golden, climb, names, starts, np.int32(steps))
+    values = np.asarray(values)[: steps + 1].reshape(steps + 1, len(known), -1)
     together = []
     for run, ours in zip(known, values.swapaxes(0, 1), strict=True):
         want = stored_losses(arrays, *run, name)
@@ -279,7 +294,8 @@ def test_runs_in_float64(golden, agrees, noise):
     starts = [beginning(arrays, start) for _, start in known]
     names = [objective for objective, _ in known]
     with jax.enable_x64(True):
-        values, _ = on_golden_frame(trace, golden, Attack(optimizer("pgd"), noise), names, starts, dtype=np.float64)
+        climb = Attack(optimizer("pgd"), noise)
+        values = on_golden_frame(trace, golden, climb, names, starts, np.int32(10), dtype=np.float64)
         values = np.asarray(values).reshape(11, len(known), -1)
     assert values.dtype == np.float64
     for i, run in enumerate(known):
@@ -337,7 +353,7 @@ def test_mode_noise_leaves_exactly_no_gradient(golden):
 def test_clean_pass(golden, agrees):
     victim, params, arrays = golden
     _, prediction, embedding = clean_pass(victim, params, arrays)
-    belief, clean = jax.jit(victim.update)(params, prediction, embedding, arrays["atk/gumbel_clean"])
+    belief, clean = update(victim, params, prediction, embedding, arrays["atk/gumbel_clean"])
     np.testing.assert_array_equal(belief.stoch, arrays["atk/clean_stoch"])
     agrees("clean deter", clean.deter, arrays["atk/clean_deter"])
     agrees("clean post_logits", clean.post_logits, arrays["atk/clean_post_logit"])
@@ -345,7 +361,7 @@ def test_clean_pass(golden, agrees):
     agrees("clean actor mean", clean.policy.mean, arrays["atk/clean_actor_mean"])
     agrees("clean actor std", clean.policy.std, arrays["atk/clean_actor_std"])
     agrees("clean value", clean.value, arrays["atk/clean_value"][:, 0])
-    _, moved = jax.jit(victim.update)(params, prediction, embedding, arrays["atk/gumbel_adv"])
+    _, moved = update(victim, params, prediction, embedding, arrays["atk/gumbel_adv"])
     stoch, deter = attacks.drift(clean, moved)
     np.testing.assert_array_equal(deter, arrays["atk/extra/indep/lda_h"])
     np.testing.assert_array_equal(stoch, arrays["atk/lda/indep/loss0"])

@@ -1,4 +1,4 @@
-"""Every registered optimizer: the same iterates as an independent implementation, and what all of them promise."""
+"""Every registered optimizer: the same iterates as an independent implementation, where it ends, and what it costs."""
 
 import math
 from functools import partial
@@ -7,22 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from wmjax import attacks
 from wmjax.attacks import (
-    Attack,
-    Frame,
     apgd,
-    attacker_loss,
     directions,
     diversity,
-    draw,
     maximise,
     scores,
     starts,
-    threat,
 )
 from wmjax.attacks.climb import Climb
 from wmjax.attacks.directions import MOMENTUM, SIGN
@@ -408,12 +402,7 @@ def test_starts(images):
     assert 0.4 < up.mean() < 0.6
 
 
-# What all of them promise, on a rugged loss.
-
-
-def rugged(image):
-    wave = jnp.sin(9 * image + jnp.arange(image[0].size, dtype=image.dtype).reshape(1, *image.shape[1:]))
-    return jnp.sum(wave, axis=(1, 2, 3)) + jnp.sum(image**2, axis=(1, 2, 3)) ** 0.5
+# Where they end.
 
 
 def cliff(image):
@@ -422,70 +411,21 @@ def cliff(image):
     return jnp.where(height > 0.501, jnp.nan, height)
 
 
-def nowhere(image):
-    return jnp.nan * jnp.sum(image, axis=(1, 2, 3))
-
-
 def level(image):
     return jnp.full(len(image), 3.0) + 0 * image[:, 0, 0, 0]
 
 
-def inside(image, clean, eps):
-    far = np.abs(np.float64(image) - np.float64(clean)).max(axis=(1, 2, 3))
-    return (far <= np.float64(eps)).all() and np.min(image) >= 0 and np.max(image) <= 1
-
-
-frames = st.tuples(
-    st.sampled_from([(5, 5, 1), (8, 8, 3)]),
-    st.integers(0, 2**31 - 1),
-    st.lists(st.just(0.0) | st.floats(2.0**-20, 1, width=32), min_size=EXAMPLES - 1, max_size=EXAMPLES - 1),
-)
-
-
-@pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=12)
-@given(frame=frames)
-def test_ball_range_identity_determinism_and_independence(name, frame):
-    shape, seed, eps = frame
-    eps = np.float32([0, *eps])
-    rng = np.random.default_rng(seed)
-    image = rng.integers(0, 256, (EXAMPLES, *shape)).astype(np.float32) / np.float32(255)
-    problem = problem_at(jnp.asarray(image), eps, keys_of(seed))
-    found, value = solve(rugged, few(name), problem)
-    assert inside(found.image, image, eps)
-    assert np.asarray(found.image)[eps == 0].tobytes() == image[eps == 0].tobytes()
-    assert np.isfinite(value).all()
-    again, _ = solve(rugged, few(name), problem)
-    np.testing.assert_array_equal(again.image, found.image)
-    order = rng.permutation(EXAMPLES)
-    moved, _ = solve(rugged, few(name), jax.tree.map(lambda leaf: leaf[order], problem))
-    for a, b in zip(jax.tree.leaves(moved), jax.tree.leaves(found), strict=True):
-        np.testing.assert_array_equal(a, b[order])
-
-
 @pytest.mark.parametrize("name", BEST)
-@settings(max_examples=12)
-@given(seed=st.integers(0, 2**31 - 1), eps=st.floats(2.0**-10, 0.5, width=32))
-def test_the_best_only_gets_better(name, seed, eps):
-    image = np.random.default_rng(seed).uniform(size=(EXAMPLES, 8, 8, 3)).astype(np.float32)
-    problem = problem_at(jnp.asarray(image), eps, keys_of(seed))
-    states = trace(rugged, few(name), problem)
+def test_the_best_is_noted_with_its_own_loss_and_any_number_beats_none(name):
+    image = jnp.full((EXAMPLES, 8, 8, 3), 0.5) + 0.01 * jax.random.normal(jax.random.key(0), (EXAMPLES, 8, 8, 3))
+    problem = problem_at(image, 0.1, keys_of(0))
+    states = trace(cliff, few(name), problem)
     best = states.best if name == "apgd" else states
-    assert (np.diff(best.value, axis=0) >= 0).all()
-    np.testing.assert_allclose(jax.vmap(rugged)(best.image), best.value, rtol=1e-4, atol=1e-4)
-    _, value = solve(rugged, few(name), problem)
-    assert (value >= best.value[-1] - 1e-4).all()
-
-
-@settings(max_examples=12)
-@given(seed=st.integers(0, 2**31 - 1), eps=st.floats(2.0**-10, 0.5, width=32))
-def test_restarts_are_never_worse_than_one_start(seed, eps):
-    image = np.random.default_rng(seed).uniform(size=(EXAMPLES, 8, 8, 3)).astype(np.float32)
-    problem = problem_at(jnp.asarray(image), eps, keys_of(seed))
-    one, value = solve(rugged, optimizer("pgd", 3), problem)
-    found, best = solve(rugged, optimizer("pgd_restarts", 3), problem)
-    assert (best >= value - 1e-4).all()
-    np.testing.assert_allclose(found.loss_first, one.loss_first, rtol=1e-6)
+    known = np.isfinite(best.value)
+    assert known[-1].any()
+    np.testing.assert_allclose(jax.vmap(cliff)(best.image)[known], best.value[known], rtol=1e-4, atol=1e-4)
+    _, value = solve(cliff, few(name), problem)
+    assert np.isfinite(value)[known[-1]].all()
 
 
 def test_restarts_find_the_other_peak():
@@ -496,39 +436,18 @@ def test_restarts_find_the_other_peak():
         return jnp.where(x < 0.5, -jnp.abs(x - 0.45), 2 - jnp.abs(x - 0.6))
 
     problem = problem_at(jnp.full((EXAMPLES, 1, 1, 1), 0.44), 0.3, keys_of(0))
-    _, one = solve(peaks, optimizer("pgd"), problem)
-    _, best = solve(peaks, optimizer("pgd_restarts"), problem)
+    first, one = solve(peaks, optimizer("pgd"), problem)
+    found, best = solve(peaks, optimizer("pgd_restarts"), problem)
+    np.testing.assert_allclose(found.loss_first, first.loss_first, rtol=1e-6)
     assert (one < 0).all()
     assert (best > 1.9).sum() >= EXAMPLES - 2
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_losses_that_are_not_numbers(name):
-    image = jnp.full((EXAMPLES, 8, 8, 3), 0.5) + 0.01 * jax.random.normal(jax.random.key(0), (EXAMPLES, 8, 8, 3))
-    problem = problem_at(image, 0.1, keys_of(0))
-    found, value = solve(cliff, few(name), problem)
-    assert inside(found.image, image, problem.eps)
-    if name in BEST:
-        states = trace(cliff, few(name), problem)
-        known = np.isfinite((states.best if name == "apgd" else states).value[-1])
-        assert known.any()
-        assert np.isfinite(value)[known].all()
-    if name == "pgd_restarts":  # at worst the clean image
-        assert np.isfinite(value).all()
-    lost, _ = solve(nowhere, few(name), problem)
-    assert inside(lost.image, image, problem.eps)
-    if name in GRADIENT:
-        np.testing.assert_array_equal(lost.zero_grad, 1)
-
-
-@pytest.mark.parametrize("name", GRADIENT)
-def test_a_zero_gradient_moves_nothing(name):
-    image = jax.random.uniform(jax.random.key(0), (EXAMPLES, 8, 8, 3))
-    problem = problem_at(image, 0.1, keys_of(0))
-    found, _ = solve(level, few(name), problem)
-    np.testing.assert_array_equal(found.zero_grad, 1)
-    np.testing.assert_array_equal(found.loss_first, 3)
-    want = few(name).start(problem, jnp.int32(0))
+@pytest.mark.parametrize("name", ["pgd_random_start", "pgd_restarts", "di_fgsm", "apgd"])
+def test_a_zero_gradient_leaves_the_optimizers_own_start(name, images):
+    problem = problem_at(images, 0.1, keys_of(0))
+    found, _ = solve(level, optimizer(name, 3), problem)
+    want = optimizer(name).start(problem, jnp.int32(0))
     np.testing.assert_allclose(found.image, want, atol=1e-7)
 
 
@@ -592,60 +511,6 @@ def test_evaluations(name):
     problem = problem_at(jnp.full((EXAMPLES, 5, 5, 1), 0.5), 0.1, keys_of(0))
     jax.block_until_ready(jax.jit(lambda problem: maximise(loss, few(name), problem))(problem))
     assert (calls["forward"], calls.get("backward", 0)) == (forward, backward)
-
-
-# Whole frames of an agent.
-
-
-@pytest.fixture(scope="module")
-def agent(tiny):
-    victim, params = tiny
-    size, batch = victim.image_size, 8
-    keys = jax.random.split(jax.random.key(2), 4)
-    image = jax.random.randint(keys[0], (batch, size, size, 3), 0, 256).astype(jnp.float32) / 255
-    noise = jax.random.gumbel(keys[1], (batch, *victim.latent_shape))
-    action = jax.random.normal(keys[2], (batch, victim.action_size))
-    prediction = jax.jit(victim.predict)(params, victim.initial(batch), action)
-    frame = Frame(image, jax.jit(victim.embed)(params, image), prediction, noise)
-    return victim, params, frame, draw(victim, jax.random.split(keys[3], batch))
-
-
-# One program for each of 39 tests: compiled quickly, not well.
-quick = partial(jax.jit, static_argnums=(0, 1), compiler_options={"xla_backend_optimization_level": 0})
-jitted_perturb = quick(attacks.perturb)
-
-
-@quick
-def jitted_loss(attack, victim, image, *rest):
-    return attacker_loss(attack, victim, *rest)(image)
-
-
-@pytest.mark.parametrize("noise", ["fresh", "shared", "mode"])
-@pytest.mark.parametrize("name", NAMES)
-def test_frames_of_an_agent(agent, name, noise):
-    victim, params, frame, drawn = agent
-    eps = np.float32([0.1] * 7 + [0])
-    hunt = threat(["vsa"] * 4 + ["pda", "dca", "random", "vsa"], eps)
-    attack = Attack(few(name), noise)
-    found = jitted_perturb(attack, victim, params, frame, drawn, hunt)
-    assert inside(found.image, frame.image, eps)
-    np.testing.assert_array_equal(found.image[7], frame.image[7])
-    before = jitted_loss(Attack(noise=noise), victim, frame.image, params, frame, drawn, hunt)
-    after = jitted_loss(Attack(noise=noise), victim, found.image, params, frame, drawn, hunt)
-    assert np.isfinite(after).all()
-    # Two look at other images than the agent does, and one for the boundary of a loss that has none.
-    if name in GRADIENT and name not in ("di_fgsm", "ti_fgsm", "fab"):
-        chance = jitted_perturb(Attack(few("random_uniform"), noise), victim, params, frame, drawn, hunt)
-        other = jitted_loss(Attack(noise=noise), victim, chance.image, params, frame, drawn, hunt)
-        assert np.mean(after[:4] - before[:4]) >= np.mean(other[:4] - before[:4])
-
-
-def test_budgets_objectives_and_keys_share_a_program(agent):
-    victim, params, frame, _ = agent
-    compiled = jax.jit(partial(attacks.perturb, Attack(few("apgd")), victim))
-    for seed, names in enumerate((["vsa"] * 8, ["pea"] * 8, ["random"] * 8)):
-        compiled(params, frame, draw(victim, keys_of(seed)), threat(names, [0.1 * seed] * 8))
-    assert compiled._cache_size() == 1
 
 
 # Names and numbers.
