@@ -61,6 +61,12 @@ def golden(request, shared, tmp_path_factory):
 
 
 @pytest.fixture
+def record_property(record_property):
+    """As pytest's, and for NumPy's numbers too: between its processes only Python's own travel."""
+    return lambda name, value: record_property(name, float(value))
+
+
+@pytest.fixture
 def agrees(record_property):
     """Assert that two arrays differ by at most `tolerance` of the second's largest magnitude; the error is recorded."""
 

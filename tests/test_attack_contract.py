@@ -60,12 +60,8 @@ PLACES = {
 """Of each region an instance, and how many values it has in an image of 16 x 16 pixels."""
 
 
-FOLLOWS = ("fgsm", "pgd", "pgd_random_start", "pgd_restarts", "mi_fgsm", "ni_fgsm", "apgd")
-"""Optimizers that follow the gradient at the image itself: DI and TI look at other images, FAB for a boundary."""
-
-
 def few(name):
-    return optimizer(name, None if name == "fgsm" else 6 if name.startswith("random_") else 2)
+    return optimizer(name, None if name == "fgsm" else 2)
 
 
 @pytest.fixture(scope="module")
@@ -113,10 +109,7 @@ def distance(x, image):
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers(agent, name, noise):
-    """Shape, dtype, ball, range, identity, the same result from the same keys, and no example sees another.
-
-    Those that follow a gradient end at least as high as chance, within a budget that is small.
-    """
+    """Shape, dtype, ball, range, identity, the same result from the same keys, and no example sees another."""
     victim, params, frame, drawn = agent
     attack, hunt = Attack(few(name), noise), threat([objective_for(name)] * BATCH, EPS)
     found = perturb(attack, victim, params, frame, drawn, hunt)
@@ -132,14 +125,6 @@ def test_optimizers(agent, name, noise):
         assert np.isfinite(told).all()
     assert ((found.zero_grad >= 0) & (found.zero_grad <= 1)).all()
     assert np.isfinite(height(Attack(noise=noise), victim, params, frame, drawn, hunt, image)).all()
-    if name in FOLLOWS:
-        small = threat(["vsa"] * BATCH, [0.1] * BATCH)
-
-        def ends(name):
-            image = perturb(Attack(few(name), noise), victim, params, frame, drawn, small).image
-            return np.mean(height(Attack(noise=noise), victim, params, frame, drawn, small, image))
-
-        assert ends(name) >= ends("random_uniform")
     order = np.array([3, 0, 0, 5, 1, 2])
     moved = perturb(attack, victim, params, *jax.tree.map(lambda leaf: leaf[order], (frame, drawn, hunt)))
     for one, other in zip(jax.tree.leaves(moved), jax.tree.leaves(found), strict=True):

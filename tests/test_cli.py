@@ -15,6 +15,7 @@ def wmjax(monkeypatch, capsys, tmp_path):
     """Run the command line in this process, in an empty folder; returns (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr(cli.os, "_exit", sys.exit)  # the tests go on
     terminate = signal.getsignal(signal.SIGTERM)
 
     def run(*arguments: str) -> tuple[int, str, str]:

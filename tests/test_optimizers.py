@@ -10,13 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wmjax import attacks
 from wmjax.attacks import (
+    Attack,
+    Frame,
     apgd,
+    attacker_loss,
     directions,
     diversity,
+    draw,
     maximise,
     scores,
     starts,
+    threat,
 )
 from wmjax.attacks.climb import Climb
 from wmjax.attacks.directions import MOMENTUM, SIGN
@@ -511,6 +517,51 @@ def test_evaluations(name):
     problem = problem_at(jnp.full((EXAMPLES, 5, 5, 1), 0.5), 0.1, keys_of(0))
     jax.block_until_ready(jax.jit(lambda problem: maximise(loss, few(name), problem))(problem))
     assert (calls["forward"], calls.get("backward", 0)) == (forward, backward)
+
+
+# Whole frames of an agent.
+
+
+@pytest.fixture(scope="module")
+def agent(tiny):
+    victim, params = tiny
+    size, batch = victim.image_size, 8
+    keys = jax.random.split(jax.random.key(2), 4)
+    image = jax.random.randint(keys[0], (batch, size, size, 3), 0, 256).astype(jnp.float32) / 255
+    noise = jax.random.gumbel(keys[1], (batch, *victim.latent_shape))
+    action = jax.random.normal(keys[2], (batch, victim.action_size))
+    prediction = jax.jit(victim.predict)(params, victim.initial(batch), action)
+    frame = Frame(image, jax.jit(victim.embed)(params, image), prediction, noise)
+    return victim, params, frame, draw(victim, jax.random.split(keys[3], batch))
+
+
+# One program for each case: compiled quickly, not well.
+quick = partial(jax.jit, static_argnums=(0, 1), compiler_options={"xla_backend_optimization_level": 0})
+jitted_perturb = quick(attacks.perturb)
+
+
+@quick
+def jitted_loss(attack, victim, image, *rest):
+    return attacker_loss(attack, victim, *rest)(image)
+
+
+@pytest.mark.parametrize("noise", ["fresh", "shared", "mode"])
+@pytest.mark.parametrize("name", [name for name in GRADIENT if name not in ("di_fgsm", "ti_fgsm", "fab")])
+def test_gradients_beat_chance(agent, name, noise):
+    """Not asked of three: two look at other images than the agent does, one for the boundary of a loss without one."""
+    victim, params, frame, drawn = agent
+    hunt = threat(["vsa"] * 4 + ["pda", "dca", "random", "vsa"], [0.1] * 7 + [0])
+
+    def loss(image):
+        return jitted_loss(Attack(noise=noise), victim, image, params, frame, drawn, hunt)
+
+    found, chance = (
+        jitted_perturb(Attack(few(chosen), noise), victim, params, frame, drawn, hunt).image
+        for chosen in (name, "random_uniform")
+    )
+    before, after, other = loss(frame.image), loss(found), loss(chance)
+    assert np.isfinite(after).all()
+    assert np.mean(after[:4] - before[:4]) >= np.mean(other[:4] - before[:4])
 
 
 # Names and numbers.

@@ -30,6 +30,8 @@ def built(**axes):
     """A study; where an axis does not go with another, it falls back to its default."""
     if set(axes["defenses"]) == {"none"}:
         axes["adaptive"] = (False,)
+    if axes["noise"] != "fresh" and not (True in axes["adaptive"] and "noise" in axes["defenses"]):
+        axes["draws"] = 1
     if "fab" in axes["optimizers"]:
         axes["objectives"] = tuple(o for o in axes["objectives"] if o in ("boundary", "random")) or ("boundary",)
     return Study(**axes)

@@ -200,6 +200,54 @@ def test_wrong_pictures_are_refused(wrong, words):
         threat(["vsa"], [0.1], **wrong)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"most": -1}, "most is -1"),
+        ({"most": 1.5}, "most is 1.5"),
+        ({"threshold": np.nan}, "threshold nan"),
+        ({"strength": np.nan}, "strength is nan"),
+        ({"region": "red"}, "region is 'red'; expected numbers"),
+    ],
+    ids=str,
+)
+def test_wrong_numbers_are_refused(wrong, words):
+    with pytest.raises(InputError, match=words):
+        threat(["vsa"], [0.1], **wrong)
+    with pytest.raises(InputError, match="expected numbers"):
+        threat(["vsa"], ["8/255"])
+    assert threat(["vsa"], [0.1], most=2**40).most[0] == np.iinfo(np.int32).max
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"most": 1}, "attack.gap is 'none'"),
+        ({"threshold": 0.5}, "attack.gap is 'none'"),
+        ({"region": np.ones((8, 8, 3))}, r"threat.region has shape \(6, 8, 8, 3\)"),
+        ({"delta": np.zeros((16, 16, 1))}, None),
+    ],
+    ids=["most", "threshold", "region", "delta"],
+)
+def test_a_threat_must_fit_its_rollout(params, more, words):
+    def run():
+        return rollout.host(
+            VICTIM, params, Waves(), Attack(), threat(VSA, [0.1] * BATCH, **more), FULL[:2], seeds=SEEDS,
+            keys=keys(SEEDS, 0), attack_keys=keys(SEEDS, 1),
+        )  # fmt: skip
+
+    if words is None:
+        assert run().attacked.all()
+    else:
+        with pytest.raises(InputError, match=words):
+            run()
+
+
+def test_a_universal_perturbation_is_not_rounded(params):
+    with pytest.raises(InputError, match="not rounded"):
+        attacks.universal(Attack(rounded=True), VICTIM, params, None, None, threat(VSA, [0.1] * BATCH))
+
+
 def test_a_boundary_is_needed_by_the_optimizer_that_looks_for_one(params):
     with pytest.raises(InputError, match="fab needs an objective with a boundary"):
         stage(params, Attack(optimizer("fab", 2)))

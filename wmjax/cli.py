@@ -1,5 +1,6 @@
 """The command line. Exit codes: 0 done, 1 finished with failures, 2 wrong input, 130 interrupted."""
 
+import os
 import signal
 import sys
 from dataclasses import asdict, dataclass
@@ -88,7 +89,9 @@ def main() -> None:
         code = 2
     except KeyboardInterrupt:
         print("wmjax: interrupted; the same command goes on where this one stopped", file=sys.stderr)
-        code = 130
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130)  # a lane that is still inside of XLA, after a second Ctrl-C, would abort an orderly exit
     sys.exit(code)
 
 

@@ -83,11 +83,15 @@ def threat(
     All examples share the rest: `strength` is that of the agent's defense, from `defense_strength`; `region`
     [H, W, C] in [0, 1] is where the image may change, from `wmjax.attacks.region`, or any other; `delta` [H, W, C] is
     where attacks start, and without steps end: a universal perturbation; `threshold` and `most` are those of a
-    `Timing`. Raises InputError for an unknown objective, a budget outside [0, 1], a wrong region or delta.
+    `Timing`. Raises InputError for an unknown objective, a budget outside [0, 1], and whatever else is not as said.
     """
-    given = np.asarray(eps, np.float64)
+    given = _numbers("eps", eps, np.float64)
     if given.shape != (len(objectives),) or not ((given >= 0) & (given <= 1)).all():
         raise InputError(f"eps is {eps!r:.80}; expected {len(objectives)} budgets in [0, 1], one an objective")
+    if np.isnan(strength) or np.isnan(threshold):
+        raise InputError(f"strength is {strength} and threshold {threshold}; expected numbers")
+    if most != int(most) or most < 0:
+        raise InputError(f"most is {most!r:.80}; expected a whole number from 0")
     budget = given.astype(np.float32)
     above = budget > given  # rounded up; never attack with more than was asked for
     budget = np.where(above, np.nextafter(budget, np.float32(0)), budget)
@@ -100,13 +104,13 @@ def threat(
         region=_picture("region", region, 1.0, (0.0, 1.0), batch),
         delta=_picture("delta", delta, 0.0, (-1.0, 1.0), batch),
         threshold=jnp.full(batch, threshold, jnp.float32),
-        most=jnp.full(batch, most, jnp.int32),
+        most=jnp.full(batch, min(int(most), np.iinfo(np.int32).max), jnp.int32),
     )
 
 
 def _picture(name: str, given: Any, default: float, span: tuple[float, float], batch: int) -> jax.Array:
     """Return what is given for all pixels [H, W, C], or the default, for every example: [B, H, W, C]."""
-    values = np.asarray([[[default]]] if given is None else given, np.float32)
+    values = _numbers(name, [[[default]]] if given is None else given, np.float32)
     if values.ndim != 3 or not ((values >= span[0]) & (values <= span[1])).all():
         least, largest = np.min(values, initial=np.inf), np.max(values, initial=-np.inf)
         raise InputError(
@@ -114,3 +118,10 @@ def _picture(name: str, given: Any, default: float, span: tuple[float, float], b
             f"expected [H, W, C] with values from {span[0]:g} to {span[1]:g}"
         )
     return jnp.asarray(np.broadcast_to(values, (batch, *values.shape)))
+
+
+def _numbers(name: str, given: Any, dtype: Any) -> np.ndarray:
+    try:
+        return np.asarray(given, dtype)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} is {given!r:.80}; expected numbers") from None

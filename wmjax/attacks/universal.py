@@ -27,8 +27,11 @@ def universal(attack: Attack, victim: Victim, params: Params, frames: Frame, dra
 
     `frames` and `drawn` have leaves [M, B, ...]: M batches, one after the other in memory, such as those of M agent
     steps of B episodes (`wmjax.rollout.replay`). `threat` is that of a batch, [B]. A pure function, to be jitted with
-    the first two arguments static. Raises InputError for an optimizer that looks beyond the ball.
+    the first two arguments static. Raises InputError for an optimizer that looks beyond the ball, and for `rounded`:
+    what can be rounded is the frame that the perturbation is shown in.
     """
+    if attack.rounded:
+        raise InputError("a universal perturbation is not rounded; let the attack that applies it be")
     if isinstance(attack.optimizer.method, FAB):
         raise InputError("optimizer fab looks for one frame's boundary; a universal perturbation has none")
 

@@ -11,7 +11,7 @@ def split(text: str) -> tuple[str, tuple[int | float, ...]]:
     Numbers are below a million, with at most six decimals.
     """
     found = re.fullmatch(r"(\w+)\(([^()]{1,80})\)", text)
-    parts = [_NUMBER.fullmatch(part.strip()) for part in found[2].split(",")] if found else []
+    parts = [_NUMBER.fullmatch(part) for part in found[2].split(",")] if found else []
     if found is None or None in parts:
         return text, ()
     return found[1], tuple(float(part[0]) if part[2] else int(part[0]) for part in parts if part)

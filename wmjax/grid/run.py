@@ -133,21 +133,22 @@ class _Work:
         workers = max(1, len(os.sched_getaffinity(0)) // len(devices))
         lanes = [Lane(device, workers, victims) for device in devices]
         # Daemons: a second Ctrl-C leaves at once, whatever a lane is doing.
-        threads = [threading.Thread(target=self._drain, args=(lane,), daemon=True) for lane in lanes]
-        for thread in threads:
-            thread.start()
+        over = [threading.Event() for _ in lanes]
+        for lane, end in zip(lanes, over, strict=True):
+            threading.Thread(target=self._drain, args=(lane, end), daemon=True).start()
         try:
-            for thread in threads:
-                while thread.is_alive():  # a plain join would not let Ctrl-C through
-                    thread.join(0.2)
+            for end in over:
+                # Not Thread.join: before Python 3.13 an interrupted one takes a running thread for dead.
+                while not end.wait(0.2):
+                    pass
         finally:
             self._stop.set()
-            for thread in threads:
-                thread.join()
+            for end in over:
+                end.wait()
         if self._fatal:
             raise self._fatal[0]
 
-    def _drain(self, lane: Lane) -> None:
+    def _drain(self, lane: Lane, end: threading.Event) -> None:
         try:
             while not self._stop.is_set() and not self._todo.empty():
                 self._play(lane, self._todo.get_nowait())
@@ -159,6 +160,7 @@ class _Work:
             self._stop.set()
         finally:
             lane.close()
+            end.set()
 
     def _play(self, lane: Lane, chunk: Chunk) -> None:
         for attempt in range(1, _TRIES + 1):

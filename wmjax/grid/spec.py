@@ -4,7 +4,7 @@ import re
 import stat
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,11 +13,11 @@ from typing import Any
 import cattrs
 
 from wmjax.attacks.defenses import named
-from wmjax.attacks.objectives import HAS_BOUNDARY, objective_weights
+from wmjax.attacks.objectives import HAS_BOUNDARY, objective_targets, objective_weights
 from wmjax.attacks.optimizers import OPTIMIZERS, optimizer
 from wmjax.attacks.regions import region
 from wmjax.attacks.threat import NOISES
-from wmjax.attacks.timing import timing
+from wmjax.attacks.timing import Timing, timing
 from wmjax.core.errors import InputError, unknown_name
 from wmjax.core.naming import split
 from wmjax.envs import BACKENDS
@@ -29,6 +29,9 @@ FRAMES = ("float", "uint8")
 _STUDIES = Path(__file__).parent / "studies"
 _FILE_BYTES = 1 << 16
 _MOST_SEEDS = 100_000
+_MOST_STEPS = 10_000
+_MOST_EPISODE_STEPS = 500
+_LEAST_BUDGET = 1e-9  # a thousandth of what changes any float32 image but a black one
 _MOST_COMPLAINTS = 3
 _MAY_BE_EMPTY = ("optimizers", "tasks")
 _IMAGE_SIZE = 64
@@ -74,7 +77,8 @@ class Study:
         with _field("objectives"):
             if "clean" in searched:
                 raise InputError("clean is part of every study, and not to be listed")
-            objective_weights(searched)
+            weights, targets = objective_weights(searched), objective_targets(searched)
+            _check_apart(searched, [(*row, v) for row, v in zip(weights.tolist(), targets.tolist(), strict=True)])
         if searched and not self.optimizers:
             raise InputError(f"optimizers is empty; objectives other than random need one of {', '.join(OPTIMIZERS)}")
         attacks = self.attacks()
@@ -83,14 +87,20 @@ class Study:
         if "fab" in dict(attacks) and (others := [name for name in searched if name not in HAS_BOUNDARY]):
             known = ", ".join(sorted(HAS_BOUNDARY))
             raise InputError(f"optimizers: fab needs objectives with a boundary ({known}), and {others[0]} has none")
-        if not 1 <= self.steps <= 10_000:
-            raise InputError(f"steps is {self.steps}; allowed: 1 to 10000")
+        for name, steps in (("steps", self.steps), *attacks):
+            if not 1 <= steps <= _MOST_STEPS:
+                where = name if name == "steps" else f"optimizers: steps of {name}"
+                raise InputError(f"{where} is {steps}; allowed: 1 to {_MOST_STEPS}")
         if not 1 <= self.draws <= 64:
             raise InputError(f"draws is {self.draws}; allowed: 1 to 64")
+        random = [text for text in self.defenses if named(text)[0].random]
+        if self.draws > 1 and self.noise != "fresh" and not (random and True in self.adaptive):
+            raise InputError(f"draws is {self.draws}, but with noise {self.noise} nothing is left to draw")
         for eps in self.budgets:
-            if not 0 <= eps <= 1:
+            if not (eps == 0 or _LEAST_BUDGET <= eps <= 1):
                 raise InputError(
-                    f"budgets: {eps} is not in [0, 1]; budgets are in image units, 8/255 for 8 grey levels"
+                    f"budgets: {eps} is neither 0 nor in [{_LEAST_BUDGET:g}, 1]; "
+                    "budgets are in image units, 8/255 for 8 grey levels"
                 )
         for seed in self.seeds:
             if not 0 <= seed < 2**32:
@@ -106,14 +116,15 @@ class Study:
             raise unknown_name("noise", self.noise, NOISES)
         if self.backend not in BACKENDS:
             raise unknown_name("backend", self.backend, BACKENDS)
-        if not 1 <= self.episode_steps <= 500:
-            raise InputError(f"episode_steps is {self.episode_steps}; allowed: 1 to 500")
+        if not 1 <= self.episode_steps <= _MOST_EPISODE_STEPS:
+            raise InputError(f"episode_steps is {self.episode_steps}; allowed: 1 to {_MOST_EPISODE_STEPS}")
         with _field("modes"):
             for mode in self.modes:
                 timing(mode, self.episode_steps)
+            # Short episodes may make two modes agree that whole ones keep apart.
+            _check_apart(self.modes, [_choices(timing(mode, _MOST_EPISODE_STEPS)) for mode in self.modes])
         with _field("regions"):
-            for name in self.regions:
-                region(name, _IMAGE_SIZE)
+            _check_apart(self.regions, [region(name, _IMAGE_SIZE).tobytes() for name in self.regions])
         if not self.name.replace("-", "").replace("_", "").isalnum() or len(self.name) > 64:
             raise InputError(f"name is {self.name!r:.80}; allowed: letters, digits, - and _, at most 64")
 
@@ -134,6 +145,18 @@ class Study:
                             f"{text!r:.80} is not a name, or a name with a whole number of steps: apgd(20)"
                         )
         return pairs
+
+
+def _check_apart(names: Sequence[str], meanings: Sequence[Hashable]) -> None:
+    """Raise InputError where two names mean the same."""
+    first: dict[Hashable, str] = {}
+    for name, meaning in zip(names, meanings, strict=True):
+        if first.setdefault(meaning, name) != name:
+            raise InputError(f"{first[meaning]!r:.80} and {name!r:.80} are the same")
+
+
+def _choices(when: Timing) -> Hashable:
+    return when.mask.tobytes(), when.gap, when.threshold, when.most
 
 
 @contextmanager

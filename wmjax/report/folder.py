@@ -90,6 +90,7 @@ def read_manifest(folder: Path) -> Manifest:
         "study": isinstance(manifest.study, dict)
         and all(_is_list(manifest.study.get(axis, []), str) for axis in words)
         and all(_is_list(manifest.study.get(axis, []), int | float) for axis in numbers)
+        and all(0 <= eps <= 1 for eps in manifest.study.get("budgets", []))
         and all(isinstance(manifest.study.get(count, 0), int) for count in ("steps", "draws")),
         "versions": isinstance(manifest.versions, dict),
         "device": isinstance(manifest.device, str),

@@ -9,15 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from wmjax.attacks.defenses import defense_strength
-from wmjax.attacks.fab import FAB
-from wmjax.attacks.objectives import HAS_BOUNDARY, NAMES
 from wmjax.attacks.threat import Attack, Threat
 from wmjax.core.errors import InputError
 from wmjax.envs import dmc
 from wmjax.envs.device import DeviceEnv, begin, go_on, look
 from wmjax.envs.host import HostEnv
 from wmjax.render.scene import Scene
+from wmjax.rollout.check import check
 from wmjax.rollout.diagnostics import no_diagnostics
 from wmjax.rollout.outcome import Rollout, outcome, traces
 from wmjax.rollout.step import AgentState, agent_step, initial_state, loss_again
@@ -50,7 +48,7 @@ def host(
     called before every agent step, and may raise to stop. Raises InputError for arguments that do not fit together.
     """
     batch = len(seeds)
-    _check(env, attack, threat, mask, batch, keys, attack_keys, record)
+    check(victim, env, attack, threat, mask, batch, keys, attack_keys, record)
     params, place = _placed(params)
     state, totals = place((initial_state(victim, batch, len(mask)), no_diagnostics(batch)))
     keys, attack_keys, threat = place((keys, attack_keys, threat))
@@ -164,7 +162,7 @@ def device(
     """
     if not isinstance(env, DeviceEnv):
         raise InputError(f'env is a {type(env).__name__}; expected one of wmjax.envs.make(task, backend="device")')
-    _check(env, attack, threat, mask, len(seeds), keys, attack_keys, record)
+    check(victim, env, attack, threat, mask, len(seeds), keys, attack_keys, record)
     params, place = _placed(params)
     scene, task = place((env.scene, dict(env.params)))
     world_keys, keys, attack_keys, threat = place((env.keys(seeds), keys, attack_keys, threat))
@@ -230,34 +228,3 @@ def _accumulate(totals: dict[str, jax.Array], new: dict[str, jax.Array]) -> dict
         name: jnp.maximum(total, new[name]) if name == "max_delta" else total + new[name]
         for name, total in totals.items()
     }
-
-
-def _check(
-    env: HostEnv | DeviceEnv,
-    attack: Attack,
-    threat: Threat,
-    mask: np.ndarray,
-    batch: int,
-    keys: jax.Array,
-    attack_keys: jax.Array,
-    record: Sequence[int],
-) -> None:
-    shapes = {"keys": keys.shape, "attack_keys": attack_keys.shape, "threat.eps": threat.eps.shape}
-    for name, shape in shapes.items():
-        if shape != (batch,):
-            raise InputError(f"{name} has shape {shape}; expected ({batch},), one for each of the {batch} seeds")
-    if attack.defense.strength is not None:
-        for strength in np.asarray(threat.strength).tolist():
-            defense_strength(attack.defense, strength)
-    others = [name not in HAS_BOUNDARY for name in NAMES]
-    if isinstance(attack.optimizer.method, FAB) and np.any(np.asarray(threat.weights)[:, others]):
-        raise InputError(f"optimizer fab needs an objective with a boundary: {', '.join(sorted(HAS_BOUNDARY))}")
-    if not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.ndim != 1 or not mask.size:
-        raise InputError(
-            f"mask is {mask!r:.80}; expected a bool array, one entry an agent step: "
-            "wmjax.attacks.timing(mode, steps).mask"
-        )
-    if len(mask) > env.spec.episode_steps:
-        raise InputError(f"mask has {len(mask)} entries; an episode has {env.spec.episode_steps} agent steps")
-    if any(isinstance(i, bool | float) or i not in range(batch) for i in record):
-        raise InputError(f"record is {list(record)!r:.80}; positions in the batch are 0 to {batch - 1}")
