@@ -20,9 +20,9 @@ import wmjax
 from wmjax.core.errors import InputError
 from wmjax.envs import HostEnv, WorkerError
 from wmjax.grid.lane import Lane
+from wmjax.grid.reading import read_study
 from wmjax.grid.rows import CELL, SCHEMA, TIMING
 from wmjax.grid.run import run
-from wmjax.grid.spec import read_study
 from wmjax.grid.store import read_manifest
 from wmjax.rollout import MEANS
 from wmjax.victims import weights, zoo

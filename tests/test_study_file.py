@@ -3,6 +3,7 @@
 import os
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import hypothesis.strategies as st
 import numpy as np
@@ -10,11 +11,13 @@ import pytest
 import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 
+from wmjax import cli
 from wmjax.attacks import objective_weights
 from wmjax.core.errors import InputError
 from wmjax.envs import TASKS
+from wmjax.grid.reading import parse_study, read_study, shipped_studies
 from wmjax.grid.run import run
-from wmjax.grid.spec import Study, parse_study, read_study
+from wmjax.grid.spec import Study
 from wmjax.victims import weights, zoo
 
 AGENT = "dmc_cartpole_balance_r2dreamer_1m"
@@ -67,6 +70,38 @@ def test_defaults_are_the_benchmark_s(file):
     assert (study.noise, study.episode_steps, study.backend, study.name) == ("fresh", 500, "host", "study")
     assert (study.defenses, study.adaptive, study.draws) == (("none",), (False,), 1)
     assert (study.frames, study.regions) == (("float",), ("all",))
+
+
+def test_the_shipped_studies_are_the_benchmark_s():
+    assert shipped_studies() == ["arb4wm-defense", "arb4wm-main", "arb4wm-temporal", "quickstart"]
+    for name in shipped_studies():
+        study = read_study(name)
+        assert study.name == name
+        assert name in Path(cli.__file__).read_text()  # its help cannot wait for the package to be imported
+        assert set(study.objectives) == {"random", "pda", "pea", "vsa", "lda", "dca"}
+    main, temporal, defense = (read_study(f"arb4wm-{name}") for name in ("main", "temporal", "defense"))
+    assert main.budgets == (0, 0.02, 0.04, 0.08, 0.12, 0.16)
+    assert temporal.modes == ("full", "first_half", "second_half", "sparse(2)", "sparse(4)", "sparse(6)")
+    assert temporal.budgets == defense.budgets == (0, 0.04, 0.08, 0.12)
+    assert defense.defenses == ("none", "jpeg(75)", "median", "noise(0.04)")
+    assert main.seeds == temporal.seeds == defense.seeds == tuple(range(20, 40))
+    assert main.optimizers == ("fgsm", "pgd")
+
+
+def test_fields_may_be_changed_by_further_lines(file):
+    lines = ["seeds = '1..3'", 'victims = ["a.safetensors"]\nnoise = "mode"']
+    changed = read_study("quickstart", lines)
+    assert changed == replace(read_study("quickstart"), seeds=(1, 2, 3), victims=("a.safetensors",), noise="mode")
+    assert read_study(file(), ["steps = 3"]).steps == 3
+    assert "field 'stepz'; known: " in complaint(read_study, file(), ["stepz = 3"])
+    assert "steps is 0" in complaint(read_study, file(), ["steps = 0"])
+    for wrong in ("steps", "steps =", "=", "[" * 5000):
+        assert "is not a line of a study" in complaint(read_study, file(), [wrong])
+
+
+def test_an_unknown_study_lists_the_known_ones():
+    message = complaint(read_study, "quickstrat")
+    assert all(word in message for word in (*shipped_studies(), "quickstrat", "TOML"))
 
 
 def test_the_quickstart_attacks_every_objective_of_the_benchmark():

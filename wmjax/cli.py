@@ -13,7 +13,7 @@ from rich.markdown import Markdown
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
-from tyro.conf import OmitSubcommandPrefixes, Positional, arg
+from tyro.conf import OmitSubcommandPrefixes, Positional, UseAppendAction, arg
 
 from wmjax import runtime
 from wmjax.core.errors import InputError
@@ -23,10 +23,12 @@ _console = Console()
 
 @dataclass(frozen=True)
 class Run:
-    """Run a study, or what is left of it, and write its report. Without a study file: the shipped quickstart."""
+    """Run a study, or what is left of it, and write its report."""
 
-    study: Annotated[Path | None, Positional] = None
-    """Study file (TOML); see README.md."""
+    study: Annotated[str, Positional, arg(metavar="STUDY")] = "quickstart"
+    """A file (TOML, see README.md), or a shipped study: quickstart, arb4wm-main, arb4wm-temporal, arb4wm-defense."""
+    changes: Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="'FIELD = VALUE'")] = ()
+    """A field of the study and another value for it, as a line of its file; may be given several times."""
     out: Path | None = None
     """Results folder; runs/<name of the study> if not given."""
     batch: int | None = None
@@ -119,8 +121,10 @@ def _execute(command: Command) -> int:
 
 
 def _run(command: Run) -> int:
+    from wmjax.grid.reading import read_study
     from wmjax.grid.run import Progress, run
 
+    study = read_study(command.study, command.changes)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -146,7 +150,7 @@ def _run(command: Run) -> int:
             bar.console.print(progress.message, style="red", markup=False)
 
     try:
-        outcome = run(command.study, command.out, batch=command.batch, on_progress=show)
+        outcome = run(study, command.out, batch=command.batch, on_progress=show)
     finally:
         if bar.live.is_started:
             bar.stop()

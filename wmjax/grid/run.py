@@ -17,8 +17,9 @@ from wmjax.core.errors import InputError
 from wmjax.envs import WorkerError
 from wmjax.grid.lane import Lane
 from wmjax.grid.plan import Chunk, Episode, plan
+from wmjax.grid.reading import read_study
 from wmjax.grid.rows import SCHEMA_VERSION
-from wmjax.grid.spec import Study, read_study
+from wmjax.grid.spec import Study
 from wmjax.grid.store import Store
 from wmjax.victims import zoo
 from wmjax.victims.weights import file_sha256
@@ -49,13 +50,15 @@ class Outcome:
 
 
 def run(
-    study: Study | str | Path | None = None,
+    study: Study | str | Path = "quickstart",
     out: str | Path | None = None,
     *,
     batch: int | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Outcome:
-    """Run what is not yet done of a study (None: the shipped quickstart) and store it in `out` (default: runs/<name>).
+    """Run what is not yet done of a study and store it in `out` (default: runs/<name>).
+
+    The study is one, the path of a TOML file, or the name of a shipped study.
 
     `batch` episodes share each compiled call (default: 4 on CPUs, 64 elsewhere). Results depend neither on the order of
     the chunks, nor on interruptions, nor on the number of devices; another batch size changes their last bits, so a
