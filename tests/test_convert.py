@@ -22,8 +22,7 @@ from safetensors.numpy import load_file  # noqa: E402
 
 import wmjax  # noqa: E402
 from benchmarks import torch_agent, torch_attacks  # noqa: E402
-from wmjax import attacks  # noqa: E402
-from wmjax.attacks.attack import Attack, Draw, Frame, attacker_loss, threat  # noqa: E402
+from wmjax.attacks import Attack, Draw, Frame, attacker_loss, threat  # noqa: E402
 from wmjax.core.errors import InputError  # noqa: E402
 from wmjax.victims.base import Belief  # noqa: E402
 from wmjax.victims.dreamer import AGENTS  # noqa: E402
@@ -108,7 +107,7 @@ def test_any_sizes(sizes, tmp_path, agrees):
         heads = victim.slow_value(params, belief).mean(), victim.reward(params, belief).mean()
         cont = victim.cont(params, belief).logit
         decoded = victim.decode(params, belief) if victim.agent == "dreamer" else None
-        attack, hunt = Attack(), threat(list(attacks.OBJECTIVES) * batch, [0.1] * 5 * batch)
+        attack, hunt = Attack(), threat(list(torch_attacks.OBJECTIVES) * batch, [0.1] * 5 * batch)
         wide = lambda tree: jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x), 5, axis=0), tree)  # noqa: E731
         drawn = Draw(jnp.zeros((5 * batch, 64, 64, 3)), wide(other), None)
         frame = wide(Frame(image, embedding, prediction, gumbel))
@@ -137,7 +136,7 @@ def test_any_sizes(sizes, tmp_path, agrees):
     if sizes.agent == "dreamer":
         agrees("decoded", decoded, original.decoder._cnn(drawn, theirs_deter))
     step = torch_attacks.Step(theirs_deter, prior, tensor(other), drawn)
-    for row, name in enumerate(attacks.OBJECTIVES):
+    for row, name in enumerate(torch_attacks.OBJECTIVES):
         loss, gradient = torch_attacks.loss_and_grad(torch_attacks.OBJECTIVES[name], original, tensor(image), step)
         agrees(f"{name} loss", np.asarray(losses)[row::5], loss, 1e-4)
         agrees(f"{name} gradient", np.asarray(gradients)[row::5], gradient, 1e-4)
