@@ -19,6 +19,7 @@ import pytest
 import wmjax
 from wmjax.core.errors import InputError
 from wmjax.envs import HostEnv, WorkerError
+from wmjax.grid import lane
 from wmjax.grid.lane import Lane
 from wmjax.grid.reading import read_study
 from wmjax.grid.rows import CELL, SCHEMA, TIMING
@@ -373,6 +374,15 @@ class TestInterrupted:
         assert process.returncode == 0, said
         assert read_manifest(tmp_path / "out")["device"] == "2 x cpu"
         assert_same_rows(rows(tmp_path / "out"), rows(undisturbed.folder))
+
+
+def test_programs_are_let_go_before_they_are_too_many(monkeypatch):
+    cleared = []
+    monkeypatch.setattr(lane.jax, "clear_caches", lambda: cleared.append(True))
+    for share, times in ((1e9, 0), (0.0, 1)):
+        monkeypatch.setattr(lane, "_SHARE", share)
+        lane._make_room()
+        assert len(cleared) == times
 
 
 def test_a_killed_worker_costs_a_second_try(study, undisturbed, tmp_path):

@@ -27,6 +27,9 @@ from wmjax.victims.base import Params
 from wmjax.victims.dreamer import Dreamer
 from wmjax.victims.zoo import load
 
+_SHARE = 0.5
+"""Of the areas of memory that a process may map, how many are in use when compiled programs are let go."""
+
 
 @dataclass(frozen=True)
 class Played:
@@ -47,6 +50,7 @@ class Lane:
 
     def play(self, chunk: Chunk, record: Callable[[Episode], bool], on_step: Callable[[int], None]) -> Played:
         """Play the chunk's episodes; `record` says which to keep frame by frame, `on_step` may raise to stop."""
+        _make_room()
         first, padded = chunk.episodes[0], chunk.padded()
         victim, params = self._agent(first.victim)
         attack, goals, mask = _attack(chunk, victim.image_size)
@@ -140,6 +144,21 @@ def _attack(chunk: Chunk, image_size: int) -> tuple[Attack, Threat, np.ndarray]:
 
 def _digest(name: Any) -> bytes:
     return hashlib.sha256(json.dumps(name, sort_keys=True).encode()).digest()
+
+
+def _make_room() -> None:
+    """Let go of compiled programs before they are more than Linux lets a process map; they come from disk again.
+
+    A whole episode's program has thousands of mapped areas of memory, of the 65,530 that a process may have by default:
+    a study of a few dozen ways of attacking would be killed.
+    """
+    try:
+        areas = Path("/proc/self/maps").read_bytes().count(b"\n")
+        most = int(Path("/proc/sys/vm/max_map_count").read_text())
+    except OSError:  # not Linux
+        return
+    if areas > _SHARE * most:
+        jax.clear_caches()
 
 
 def _keys(names: list[Any]) -> jax.Array:
