@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import agents
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +17,6 @@ from wmjax.attacks import (
     OPTIMIZERS,
     REGIONS,
     Attack,
-    Frame,
     attacker_loss,
     defense,
     defense_strength,
@@ -68,29 +68,20 @@ def few(name):
 def agent(tiny):
     """(victim, params, frame, drawn) of six frames of a small random agent."""
     victim, params = tiny
-    size = victim.image_size
-    keys = jax.random.split(jax.random.key(2), 4)
-    image = jax.random.randint(keys[0], (BATCH, size, size, 3), 0, 256).astype(jnp.float32) / 255
-    noise = jax.random.gumbel(keys[1], (BATCH, *victim.latent_shape))
-    action = jax.random.uniform(keys[2], (BATCH, victim.action_size), minval=-1, maxval=1)
-    prediction = jax.jit(victim.predict)(params, victim.initial(BATCH), action)
-    frame = Frame(image, jax.jit(victim.embed)(params, image), prediction, noise)
-    return victim, params, frame, draw(victim, jax.random.split(keys[3], BATCH))
+    return victim, params, *agents.frames(victim, params, BATCH)
 
 
-# One program for each case: compiled quickly, not well.
-quick = partial(jax.jit, static_argnums=(0, 1), compiler_options={"xla_backend_optimization_level": 0})
-perturb = quick(attacks.perturb)
+perturb = agents.quick(attacks.perturb)
 
 
-@quick
+@agents.quick
 def values(attack, victim, params, frame, drawn, hunt, image):
     """The attacker's loss [B] and its gradient."""
     value, pullback = jax.vjp(attacker_loss(attack, victim, params, frame, drawn, hunt), image)
     return value, *pullback(jnp.ones_like(value))
 
 
-@quick
+@agents.quick
 def height(attack, victim, params, frame, drawn, hunt, image):
     """The attacker's loss [B]."""
     return attacker_loss(attack, victim, params, frame, drawn, hunt)(image)

@@ -3,6 +3,7 @@
 import math
 from functools import partial
 
+import agents
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,12 +14,10 @@ from hypothesis import strategies as st
 from wmjax import attacks
 from wmjax.attacks import (
     Attack,
-    Frame,
     apgd,
     attacker_loss,
     directions,
     diversity,
-    draw,
     maximise,
     scores,
     starts,
@@ -525,22 +524,13 @@ def test_evaluations(name):
 @pytest.fixture(scope="module")
 def agent(tiny):
     victim, params = tiny
-    size, batch = victim.image_size, 8
-    keys = jax.random.split(jax.random.key(2), 4)
-    image = jax.random.randint(keys[0], (batch, size, size, 3), 0, 256).astype(jnp.float32) / 255
-    noise = jax.random.gumbel(keys[1], (batch, *victim.latent_shape))
-    action = jax.random.normal(keys[2], (batch, victim.action_size))
-    prediction = jax.jit(victim.predict)(params, victim.initial(batch), action)
-    frame = Frame(image, jax.jit(victim.embed)(params, image), prediction, noise)
-    return victim, params, frame, draw(victim, jax.random.split(keys[3], batch))
+    return victim, params, *agents.frames(victim, params, 8)
 
 
-# One program for each case: compiled quickly, not well.
-quick = partial(jax.jit, static_argnums=(0, 1), compiler_options={"xla_backend_optimization_level": 0})
-jitted_perturb = quick(attacks.perturb)
+jitted_perturb = agents.quick(attacks.perturb)
 
 
-@quick
+@agents.quick
 def jitted_loss(attack, victim, image, *rest):
     return attacker_loss(attack, victim, *rest)(image)
 
