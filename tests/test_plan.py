@@ -32,6 +32,8 @@ def built(**axes):
         axes["adaptive"] = (False,)
     if axes["noise"] != "fresh" and not (True in axes["adaptive"] and "noise" in axes["defenses"]):
         axes["draws"] = 1
+    if not {"a", "c"} & {*axes["victims"]}:  # the source "c" plays their task
+        axes["sources"] = tuple(source for source in axes["sources"] if source != "c") or ("self",)
     if "fab" in axes["optimizers"]:
         axes["objectives"] = tuple(o for o in axes["objectives"] if o in ("boundary", "random")) or ("boundary",)
     return Study(**axes)
@@ -45,6 +47,7 @@ studies = st.builds(
     seeds=subsets(range(12), max_size=4),
     optimizers=subsets([*OPTIMIZERS, "apgd(37)", "pgd(30)"], max_size=3),
     modes=subsets(["full", "first_half", "sparse(3)", "sparse(3,1)", "policy_top(4)", "value_gap(0.5)"], max_size=2),
+    sources=subsets(["self", "victims", "c"]),
     regions=subsets(["all", "patch(5)", "border(2)", "red"], max_size=2),
     frames=subsets(["float", "uint8"]),
     defenses=subsets(["none", "jpeg", "jpeg(50)", "noise", "median"], max_size=3),
@@ -57,13 +60,19 @@ studies = st.builds(
 batches = st.integers(1, 7)
 
 
+def agents(study: Study) -> tuple[dict, dict]:
+    """The cards of the study's victims, and of its sources; "c" is an agent, the other words are the study's."""
+    others = {"c"} & set(study.sources) | (set(study.victims) if "victims" in study.sources else set())
+    return {name: CARDS[name] for name in study.victims}, {name: CARDS[name] for name in sorted(others)}
+
+
 def planned(study: Study, batch: int) -> list[Chunk]:
-    return plan(study, {name: CARDS[name] for name in study.victims}, dict.fromkeys(CARDS, "0" * 64), batch)
+    return plan(study, *agents(study), dict.fromkeys(CARDS, "0" * 64), batch)
 
 
 def way(e: Episode) -> tuple:
     """What probes differ in."""
-    return e.victim, e.task, e.optimizer, e.steps, e.noise, e.draws, e.frames, e.defense, e.adaptive
+    return e.victim, e.task, e.optimizer, e.steps, e.noise, e.draws, e.source, e.frames, e.defense, e.adaptive
 
 
 @settings(max_examples=150, deadline=None)
@@ -76,12 +85,16 @@ def test_every_episode_exactly_once(study, batch):
     cells, probes = set(), set()
     for victim, seed, text in product(study.victims, study.seeds, study.defenses):
         at, guard = (victim, CARDS[victim].task), named(text)[2]
-        cells.add((*at, "clean", "none", 0, "none", 0, "none", "none", "none", guard, False, 0.0, seed))
+        cells.add((*at, "clean", "none", 0, "none", 0, "none", "none", "none", "none", guard, False, 0.0, seed))
+        through = {"self"} if {"self", "victims"} & {*study.sources} or victim in study.sources else set()
+        through |= {name for name in agents(study)[1] if name != victim and CARDS[name].task == CARDS[victim].task}
         axes = product(study.objectives, study.optimizers, study.frames, study.regions, study.modes, study.adaptive)
-        for objective, optimizer, frames, region, mode, adaptive in axes:
-            how = (*own.get(optimizer, (optimizer, study.steps)), study.noise, study.draws)
+        for (objective, optimizer, frames, region, mode, adaptive), source in product(axes, through | {"none"}):
+            if (source == "none") != (objective == "random"):
+                continue
+            how = (*own.get(optimizer, (optimizer, study.steps)), study.noise, study.draws, source)
             if objective == "random":
-                how = ("none", 0, "none", 0)
+                how = ("none", 0, "none", 0, "none")
             knows = adaptive and guard != "none" and objective != "random"
             place = (*how, frames, region, mode, guard, knows)
             cells |= {(*at, objective, *place, eps, seed) for eps in study.budgets if eps}
@@ -129,6 +142,25 @@ def test_the_order_of_the_axes_does_not_matter(study, batch, random):
 def test_the_longest_chunks_come_first():
     steps = [chunk.episodes[0].steps for chunk in planned(replace(STUDY, objectives=("random", "pda")), 1)]
     assert steps == [10, 10, 1, 1, 0, 0, 0]  # each attack with its probe
+    modes = ("sparse(4)", "policy_top(50)", "full", "first_half")
+    chunks = planned(replace(STUDY, optimizers=("pgd", "pgd_restarts(4)"), modes=modes, draws=2), 8)
+    work = {(chunk.episodes[0].steps, chunk.episodes[0].mode): chunk.work for chunk in chunks}
+    assert work[10, "full"] == 500 + 500 * 10 * 2
+    assert work[4, "first_half"] == 500 + 250 * 4 * 5 * 2  # five starts
+    assert work[10, "sparse(4)"] == 500 + 125 * 10 * 2
+    assert work[10, "policy_top(50)"] == 500 + 50 * 10 * 2
+    assert [chunk.work for chunk in chunks] == sorted(work.values(), reverse=True)
+
+
+def test_a_source_attacks_the_victims_of_its_task():
+    study = Study(victims=("a", "b"), objectives=("pda",), budgets=(0.1,), seeds=(20,), sources=("self", "c"))
+    found = {(e.victim, e.source) for e in episodes(study, *agents(study)) if e.objective != "clean"}
+    assert found == {("a", "self"), ("a", "c"), ("b", "self")}  # b plays another task than c
+    with pytest.raises(InputError, match="sources: c was trained on no task that a victim plays"):
+        episodes(replace(study, victims=("b",)), {"b": SWINGUP}, {"c": BALANCE})
+    small = replace(BALANCE, victim=replace(BALANCE.victim, depths=(4, 6)), task=None)  # 16 pixels wide
+    with pytest.raises(InputError, match="sources: c was trained on no task"):
+        episodes(study, {"a": BALANCE}, {"c": small})
 
 
 def test_the_columns_that_name_a_row_are_an_episode():
@@ -137,16 +169,16 @@ def test_the_columns_that_name_a_row_are_an_episode():
 
 def test_ids_stay_what_they_are():
     """An id names a shard: if it changed, no unfinished study of an earlier version could be resumed."""
-    attack = ("vsa", "pgd", 10, "fresh", 1, "float", "all", "full", "jpeg(75)", True)
-    chunk = Chunk((Episode("a", "dmc_walker_walk", *attack, 8 / 255, 20),), 4, 500, "host", "0" * 64)
-    assert chunk.id == "6506b7221f26b85c"
+    attack = ("vsa", "pgd", 10, "fresh", 1, "self", "float", "all", "full", "jpeg(75)", True)
+    chunk = Chunk((Episode("a", "dmc_walker_walk", *attack, 8 / 255, 20),), 4, 500, "host", "0" * 64, "")
+    assert chunk.id == "3166f6eb5a7d7757"
 
 
 def test_other_work_has_another_id():
     chunk = planned(STUDY, 1)[0]
     others = dict(
         steps=11, eps=0.2, seed=21, mode="sparse(2)", noise="mode", draws=2, frames="uint8", region="red",
-        defense="jpeg(75)", adaptive=True,
+        defense="jpeg(75)", adaptive=True, source="b",
     )  # fmt: skip
     chunks = [
         chunk,
@@ -154,9 +186,10 @@ def test_other_work_has_another_id():
         replace(chunk, episode_steps=499),
         replace(chunk, backend="device"),
         replace(chunk, victim_sha256="1" * 64),
+        replace(chunk, source_sha256="1" * 64),
         *(replace(chunk, episodes=(replace(chunk.episodes[0], **{name: value}),)) for name, value in others.items()),
     ]
-    assert len({chunk.id for chunk in chunks}) == len(chunks) == 5 + len(others)
+    assert len({chunk.id for chunk in chunks}) == len(chunks) == 6 + len(others)
 
 
 def test_a_victim_without_a_task_plays_all_that_fit():
@@ -179,11 +212,11 @@ def test_too_many_episodes_are_counted_before_they_are_made(monkeypatch):
 @settings(max_examples=100, deadline=None)
 @given(studies)
 def test_they_are_counted_right(study):
-    cards = {name: CARDS[name] for name in study.victims}
-    count = len(episodes(study, cards))
+    cards = agents(study)
+    count = len(episodes(study, *cards))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "_MOST_EPISODES", count)
-        assert len(episodes(study, cards)) == count
+        assert len(episodes(study, *cards)) == count
         patch.setattr(planning, "_MOST_EPISODES", count - 1)
         with pytest.raises(InputError, match=f"the study has {count} episodes"):
-            episodes(study, cards)
+            episodes(study, *cards)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from waves import BATCH, FULL, NAMES, PGD, SEEDS, VICTIM, T, Waves, keys, play, weights
+from waves import BATCH, FULL, NAMES, PGD, SEEDS, VICTIM, T, Waves, arrays, keys, play, weights
 
 import wmjax
 from wmjax import rollout
@@ -167,8 +167,8 @@ def test_episodes_do_not_notice_each_other(params, attacked):
             if i is None:
                 continue
             assert other.returns[j] == attacked.returns[i]
-            for name, values in vars(other.traces[j]).items():
-                np.testing.assert_array_equal(values, getattr(attacked.traces[i], name))
+            for name, values in arrays(other.traces[j]).items():
+                np.testing.assert_array_equal(values, arrays(attacked.traces[i])[name])
             for name, values in other.diagnostics.items():
                 assert values[j] == attacked.diagnostics[name][i], name
 
@@ -226,11 +226,14 @@ def test_traces_are_those_asked_for(params, attacked):
     result = play(params, record=[4, 1])
     assert list(result.traces) == [4, 1]
     for i, trace in result.traces.items():
-        for name, values in vars(trace).items():
-            np.testing.assert_array_equal(values, getattr(attacked.traces[i], name))
+        for name, values in arrays(trace).items():
+            np.testing.assert_array_equal(values, arrays(attacked.traces[i])[name])
+            if name in rollout.MEANS:
+                assert np.mean(values) == pytest.approx(result.diagnostics[name][i], rel=1e-5)
         assert np.sum(trace.reward) == pytest.approx(result.returns[i], rel=1e-12)
         assert np.abs(trace.seen.astype(int) - trace.frames).max() <= 64
-        assert {name: (v.shape, v.dtype.name) for name, v in vars(trace).items()} == {
+        assert {name: (v.shape, v.dtype.name) for name, v in arrays(trace).items()} == {
+            **dict.fromkeys((*rollout.MEANS, "max_delta"), ((T,), "float32")),
             "frames": ((T, 16, 16, 3), "uint8"),
             "seen": ((T, 16, 16, 3), "uint8"),
             "reward": ((T,), "float64"),
@@ -293,6 +296,7 @@ def test_diagnostics_are_what_they_say(params, midway):
     inside, edge = (frame > 0) & (frame < 1), (np.asarray(step.seen) <= 0) | (np.asarray(step.seen) >= 1)
     want = {
         "action_change": np.abs(np.asarray(adv.policy.mean) - clean.policy.mean).sum(axis=-1),
+        "flip": np.abs(np.asarray(adv.policy.mean) - clean.policy.mean).sum(axis=-1) > 0.1,
         "policy_kl": kl(clean.policy, adv.policy),
         "entropy_clean": entropy(clean.policy),
         "entropy_adv": entropy(adv.policy),

@@ -70,15 +70,17 @@ def test_defaults_are_the_benchmark_s(file):
     assert (study.noise, study.episode_steps, study.backend, study.name) == ("fresh", 500, "host", "study")
     assert (study.defenses, study.adaptive, study.draws) == (("none",), (False,), 1)
     assert (study.frames, study.regions) == (("float",), ("all",))
+    assert (study.sources, study.traces) == (("self",), "first")
 
 
 def test_the_shipped_studies_are_the_benchmark_s():
-    assert shipped_studies() == ["arb4wm-defense", "arb4wm-main", "arb4wm-temporal", "quickstart"]
+    assert shipped_studies() == ["arb4wm-defense", "arb4wm-main", "arb4wm-temporal", "arb4wm-transfer", "quickstart"]
     for name in shipped_studies():
         study = read_study(name)
         assert study.name == name
         assert name in Path(cli.__file__).read_text()  # its help cannot wait for the package to be imported
-        assert set(study.objectives) == {"random", "pda", "pea", "vsa", "lda", "dca"}
+        baseline = set() if name == "arb4wm-transfer" else {"random"}
+        assert set(study.objectives) == {"pda", "pea", "vsa", "lda", "dca"} | baseline
     main, temporal, defense = (read_study(f"arb4wm-{name}") for name in ("main", "temporal", "defense"))
     assert main.budgets == (0, 0.02, 0.04, 0.08, 0.12, 0.16)
     assert temporal.modes == ("full", "first_half", "second_half", "sparse(2)", "sparse(4)", "sparse(6)")
@@ -86,6 +88,8 @@ def test_the_shipped_studies_are_the_benchmark_s():
     assert defense.defenses == ("none", "jpeg(75)", "median", "noise(0.04)")
     assert main.seeds == temporal.seeds == defense.seeds == tuple(range(20, 40))
     assert main.optimizers == ("fgsm", "pgd")
+    transfer = read_study("arb4wm-transfer")
+    assert (transfer.sources, transfer.optimizers, transfer.budgets) == (("victims",), ("mi_fgsm",), main.budgets)
 
 
 def test_fields_may_be_changed_by_further_lines(file):
@@ -344,9 +348,9 @@ class TestVictims:
     def test_unknown_name(self, refused):
         assert re.search(f"unknown agent 'nobody'; known: .*{AGENT}", refused("nobody"))
 
-    @pytest.mark.parametrize("path", ["./none.safetensors", "none.safetensors", "../../etc/none", "/etc/none"])
+    @pytest.mark.parametrize("path", ["./lost.safetensors", "lost.safetensors", "../../etc/lost", "/etc/lost"])
     def test_missing_file(self, refused, path):
-        assert "none" in (message := refused(path))
+        assert "lost" in (message := refused(path))
         assert "no such file" in message
 
     @pytest.mark.parametrize("path", ["/etc/passwd", "/dev/null", "/etc", "/tmp/.."])
@@ -388,3 +392,35 @@ class TestVictims:
     @pytest.mark.parametrize("batch", [0, -1, 65537])
     def test_batch(self, tmp_path, batch):
         assert complaint(run, parse_study(GOOD), tmp_path / "out", batch=batch).startswith(f"batch is {batch}")
+
+
+class TestSources:
+    """Agents that attacks are computed on."""
+
+    refused, agent = TestVictims.refused, TestVictims.agent
+
+    def test_unknown_name(self, refused):
+        assert "unknown agent 'nobody'" in refused(AGENT, sources=["nobody"])
+
+    def test_missing_file(self, refused):
+        assert "no such file" in refused(AGENT, sources=["self", "lost.safetensors"])
+
+    def test_other_file_of_a_victim_s_name(self, refused, agent, tmp_path):
+        path = agent(AGENT)
+        assert f"sources: {AGENT} is also the name of a victim" in refused(AGENT, sources=[str(path)])
+
+    def test_other_task(self, refused, agent):
+        path = agent("elsewhere", task="dmc_cartpole_swingup")
+        assert "sources: elsewhere was trained on no task" in refused(AGENT, sources=[str(path)])
+
+    @pytest.mark.parametrize("word", ["self", "victims", "none"])
+    def test_words_are_no_names(self, refused, agent, word):
+        path = str(agent(word))
+        assert f"{word} is no name for an agent" in refused(AGENT, sources=[path])
+        assert f"{word} is no name for an agent" in refused(path)
+
+    def test_control_characters(self):
+        assert "has control characters" in complaint(parse_study, GOOD | {"sources": ["a\nb"]})
+
+    def test_words_do_not_go_among_victims(self):
+        assert "victims: 'self' is not an agent" in complaint(parse_study, GOOD | {"victims": ["self"]})

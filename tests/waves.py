@@ -58,16 +58,21 @@ class Waves:
         return np.clip(waves, 0, 255).astype(np.uint8)
 
 
-def weights() -> Params:
-    """Return random weights of VICTIM."""
-    rng = np.random.default_rng(0)  # compiling `init` would cost more than all else here
-    shapes = jax.eval_shape(VICTIM.init, jax.random.key(0))
+def weights(victim: Dreamer = VICTIM, seed: int = 0) -> Params:
+    """Return random weights of an agent."""
+    rng = np.random.default_rng(seed)  # compiling `init` would cost more than all else here
+    shapes = jax.eval_shape(victim.init, jax.random.key(0))
     weights = jax.tree.map(lambda leaf: rng.normal(0, 0.5, leaf.shape).astype(np.float32), shapes)
     return jax.device_put(weights, jax.devices()[0])
 
 
 def keys(seeds, stream):
     return jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32) * 2 + stream)
+
+
+def arrays(trace) -> dict:
+    """Return all that a trace holds, by name."""
+    return {name: value for name, value in vars(trace).items() if name != "diagnostics"} | trace.diagnostics
 
 
 def play(params, attack=PGD, names=NAMES, eps=0.25, mask=FULL, seeds=SEEDS, env=None, record=range(BATCH), **kwargs):

@@ -14,6 +14,7 @@ from wmjax.attacks.objectives import objective_targets, objective_weights
 from wmjax.attacks.optimizers import NO_STEPS, Optimizer
 from wmjax.attacks.timing import GAPS
 from wmjax.core.errors import InputError, unknown_name
+from wmjax.victims.base import Victim
 
 NOISES = ("fresh", "shared", "mode")
 """What the attacker knows of the agent's latent sampling, which stays random when the agent acts.
@@ -35,6 +36,9 @@ class Attack:
     draws: int = 1  #: of latent noise, and of a random defense that it knows, over which its loss is averaged (EOT)
     rounded: bool = False  #: the attacked frame is rounded to grey levels, within the budget
     gap: str = "none"  #: what an online rule of timing weighs frames by: nothing, the policy's gap or the value's
+    source: Victim | None = (
+        None  #: the agent that attacks are computed on while another plays; None: that one
+    )
 
     def __post_init__(self) -> None:
         if not isinstance(self.optimizer, Optimizer):
@@ -80,10 +84,11 @@ def threat(
 ) -> Threat:
     """Return the threat of `objectives` and budgets `eps`, one an example, in image units: 8 grey levels are 8 / 255.
 
-    All examples share the rest: `strength` is that of the agent's defense, from `defense_strength`; `region`
-    [H, W, C] in [0, 1] is where the image may change, from `wmjax.attacks.region`, or any other; `delta` [H, W, C] is
-    where attacks start, and without steps end: a universal perturbation; `threshold` and `most` are those of a
-    `Timing`. Raises InputError for an unknown objective, a budget outside [0, 1], and whatever else is not as said.
+    `region` in [0, 1] is where the image may change, from `wmjax.attacks.region`, or any other; `delta` is where
+    attacks start, and without steps end: a universal perturbation; both are [H, W, C], or [B, H, W, C], one an example.
+    All examples share the rest: `strength` is that of the agent's defense, from `defense_strength`; `threshold` and
+    `most` are those of a `Timing`. Raises InputError for an unknown objective, a budget outside [0, 1], and whatever
+    else is not as said.
     """
     given = _numbers("eps", eps, np.float64)
     if given.shape != (len(objectives),) or not ((given >= 0) & (given <= 1)).all():
@@ -109,15 +114,16 @@ def threat(
 
 
 def _picture(name: str, given: Any, default: float, span: tuple[float, float], batch: int) -> jax.Array:
-    """Return what is given for all pixels [H, W, C], or the default, for every example: [B, H, W, C]."""
+    """Return what is given for all pixels [H, W, C] or [B, H, W, C], or the default, for every example."""
     values = _numbers(name, [[[default]]] if given is None else given, np.float32)
-    if values.ndim != 3 or not ((values >= span[0]) & (values <= span[1])).all():
+    fits = values.ndim == 3 or (values.ndim == 4 and len(values) == batch)
+    if not fits or not ((values >= span[0]) & (values <= span[1])).all():
         least, largest = np.min(values, initial=np.inf), np.max(values, initial=-np.inf)
         raise InputError(
             f"{name} has shape {values.shape} and values from {least:g} to {largest:g}; "
-            f"expected [H, W, C] with values from {span[0]:g} to {span[1]:g}"
+            f"expected [H, W, C] or [{batch}, H, W, C] with values from {span[0]:g} to {span[1]:g}"
         )
-    return jnp.asarray(np.broadcast_to(values, (batch, *values.shape)))
+    return jnp.asarray(np.broadcast_to(values, (batch, *values.shape[-3:])))
 
 
 def _numbers(name: str, given: Any, dtype: Any) -> np.ndarray:

@@ -18,7 +18,7 @@ from wmjax.attacks.defenses import named
 from wmjax.attacks.optimizers import NO_STEPS, optimizer
 from wmjax.attacks.regions import region
 from wmjax.attacks.threat import Attack, Threat, threat
-from wmjax.attacks.timing import timing
+from wmjax.attacks.timing import Timing, timing
 from wmjax.envs import make
 from wmjax.envs import spec as env_spec
 from wmjax.grid.plan import Chunk, Episode
@@ -42,9 +42,9 @@ class Played:
 class Lane:
     """Plays one chunk at a time; agents and environments stay for the next one where it needs the same."""
 
-    def __init__(self, device: Any, workers: int, victims: Mapping[str, Path]) -> None:
-        """Use `device`, `workers` processes for the environments, and the weight files `victims` by name."""
-        self._device, self._workers, self._victims = device, workers, victims
+    def __init__(self, device: Any, workers: int, agents: Mapping[str, Path]) -> None:
+        """Use `device`, `workers` processes for the environments, and the weight files `agents` by name."""
+        self._device, self._workers, self._files = device, workers, agents
         self._agents: dict[str, tuple[Dreamer, Params]] = {}
         self._env: Any = None
 
@@ -53,7 +53,9 @@ class Lane:
         _make_room()
         first, padded = chunk.episodes[0], chunk.padded()
         victim, params = self._agent(first.victim)
-        attack, goals, mask = _attack(chunk, victim.image_size)
+        source, weights = (None, None) if first.source in ("none", "self") else self._agent(first.source)
+        attack, when = attack_of(first, chunk.episode_steps, source)
+        mask = when.mask & (first.objective != "clean")
         kept = [i for i, episode in enumerate(chunk.episodes) if record(episode)]
         start = time.perf_counter()
         drive: Callable[..., rollout.Rollout] = rollout.device if chunk.backend == "device" else rollout.host
@@ -62,11 +64,12 @@ class Lane:
             params,
             self._environment(first.task, chunk),
             attack,
-            goals,
+            _threat(chunk, victim.image_size, when),
             mask,
             seeds=[episode.seed for episode in padded],
             keys=_keys([(episode.victim, episode.task, episode.seed) for episode in padded]),
             attack_keys=_keys([asdict(episode) for episode in padded]),
+            source=weights,
             record=kept,
             on_step=on_step,
         )
@@ -83,7 +86,7 @@ class Lane:
 
     def _agent(self, name: str) -> tuple[Dreamer, Params]:
         if name not in self._agents:
-            victim, params = load(self._victims[name])
+            victim, params = load(self._files[name])
             self._agents[name] = victim, jax.device_put(params, self._device)
         return self._agents[name]
 
@@ -110,6 +113,7 @@ class Lane:
             "length": chunk.episode_steps,
             "attacked": int(result.attacked[i]),
             "nan": bool(result.nan[i]),
+            "error": "",
             **diagnostics,
             "schema": SCHEMA_VERSION,
             "wmjax": wmjax.__version__,
@@ -120,26 +124,31 @@ class Lane:
         }
 
 
-def _attack(chunk: Chunk, image_size: int) -> tuple[Attack, Threat, np.ndarray]:
-    """Return what the chunk's episodes are attacked with, the last one's repeated to fill up, and when, bool [T]."""
+def attack_of(episode: Episode, steps: int, source: Dreamer | None) -> tuple[Attack, Timing]:
+    """Return the static choices of an episode's attack, and when of `steps` agent steps it acts, if it does at all."""
+    # Clean episodes take values that another program has too: on the device they share that of random noise.
+    when = timing("full" if episode.objective == "clean" else episode.mode, steps)
+    attack = Attack(
+        optimizer(episode.optimizer, episode.steps) if episode.steps else NO_STEPS,
+        "fresh" if episode.noise == "none" else episode.noise,
+        named(episode.defense)[0],
+        episode.adaptive,
+        max(episode.draws, 1),
+        rounded=episode.frames == "uint8",
+        gap=when.gap,
+        source=source,
+    )
+    return attack, when
+
+
+def _threat(chunk: Chunk, image_size: int, when: Timing) -> Threat:
+    """Return what the chunk's episodes are attacked with, the last one's repeated to fill up."""
     first, padded = chunk.episodes[0], chunk.padded()
     clean = first.objective == "clean"
-    # Clean episodes take values that another program has too: on the device they share that of random noise.
-    when = timing("full" if clean else first.mode, chunk.episode_steps)
-    where = region("all" if clean else first.region, image_size)
-    guard, strength, _ = named(first.defense)
-    attack = Attack(
-        optimizer(first.optimizer, first.steps) if first.steps else NO_STEPS,
-        "fresh" if first.noise == "none" else first.noise,
-        guard,
-        first.adaptive,
-        max(first.draws, 1),
-        rounded=first.frames == "uint8",
-        gap=when.gap,
-    )
+    where = np.stack([region("all" if clean else episode.region, image_size) for episode in padded])
     names, budgets = [episode.objective for episode in padded], [episode.eps for episode in padded]
-    goals = threat(names, budgets, strength, region=where, threshold=when.threshold, most=when.most)
-    return attack, goals, when.mask & (not clean)
+    _, strength, _ = named(first.defense)
+    return threat(names, budgets, strength, region=where, threshold=when.threshold, most=when.most)
 
 
 def _digest(name: Any) -> bytes:
@@ -174,4 +183,5 @@ def _trace_name(episode: Episode) -> str:
 
 
 def _trace(row: Mapping[str, Any], trace: rollout.Trace) -> dict[str, np.ndarray]:
-    return vars(trace) | {"meta": np.array(json.dumps(row))}
+    frames = {name: value for name, value in vars(trace).items() if name != "diagnostics"}
+    return frames | trace.diagnostics | {"meta": np.array(json.dumps(row))}

@@ -2,11 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby, product
 from typing import Any
 
+from wmjax.attacks.optimizers import optimizer
+from wmjax.attacks.timing import timing
 from wmjax.core.errors import InputError
 from wmjax.envs import spec as env_spec
 from wmjax.grid.rows import SCHEMA_VERSION
@@ -15,7 +17,14 @@ from wmjax.victims.weights import Card
 
 _MOST_EPISODES = 1_000_000  # memory for a million is about 1 GB; their results would be files by the hundred thousand
 
-_AIMLESS: dict[str, Any] = {"optimizer": "none", "steps": 0, "noise": "none", "draws": 0, "adaptive": False}
+_AIMLESS: dict[str, Any] = {
+    "optimizer": "none",
+    "steps": 0,
+    "noise": "none",
+    "draws": 0,
+    "source": "none",
+    "adaptive": False,
+}
 _CLEAN: dict[str, Any] = {
     "objective": "clean",
     "frames": "none",
@@ -37,6 +46,7 @@ class Episode:
     steps: int
     noise: str
     draws: int
+    source: str
     frames: str
     region: str
     mode: str
@@ -47,8 +57,8 @@ class Episode:
 
     @property
     def program(self) -> tuple:
-        """What episodes of one chunk have in common; objective, budget and seed are batch axes."""
-        attack = self.optimizer, self.steps, self.noise, self.draws, self.frames, self.region, self.mode
+        """What episodes of one chunk have in common; objective, region, budget and seed are batch axes."""
+        attack = self.optimizer, self.steps, self.noise, self.draws, self.source, self.frames, self.mode
         return self.victim, self.task, *attack, self.defense, self.adaptive
 
 
@@ -61,6 +71,7 @@ class Chunk:
     episode_steps: int
     backend: str
     victim_sha256: str
+    source_sha256: str  #: empty where the attack is computed on the victim itself, or on nothing
 
     @property
     def id(self) -> str:
@@ -68,31 +79,47 @@ class Chunk:
         text = json.dumps([SCHEMA_VERSION, asdict(self)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @property
+    def work(self) -> float:
+        """What the chunk is expected to cost, in agent steps of its batch: a gradient costs about as much as one."""
+        first = self.episodes[0]
+        when = timing("full" if first.mode == "none" else first.mode, self.episode_steps)
+        attacked = min(int(when.mask.sum()), when.most)
+        gradients = first.steps * optimizer(first.optimizer, first.steps).restarts * first.draws if first.steps else 0
+        return self.episode_steps + attacked * gradients
+
     def padded(self) -> list[Episode]:
         """Return exactly `batch` episodes; the last one is repeated to fill up."""
         return [*self.episodes, *[self.episodes[-1]] * (self.batch - len(self.episodes))]
 
 
-def episodes(study: Study, cards: Mapping[str, Card]) -> list[Episode]:
+def episodes(study: Study, victims: Mapping[str, Card], sources: Mapping[str, Card] | None = None) -> list[Episode]:
     """Return every episode of the study, each once: the clean ones, every attacked cell, and the probes.
 
     A probe is an attack of budget 0: one for each way of attacking, with the first objective, region, mode and seed
-    that the study lists for it. `cards` are the victims' by name. Raises InputError where a victim fits no task of the
-    study, or a task no victim, or for more than a million episodes.
+    that the study lists for it. `victims` and `sources`, others than 'self', are the agents' cards by name. Raises
+    InputError where a victim fits no task of the study, a task no victim, a source no victim's task, or for more than a
+    million episodes.
     """
-    pairs = [(victim, task) for victim, card in cards.items() for task in _tasks(study, victim, card)]
+    pairs = [(victim, task) for victim, card in victims.items() for task in _tasks(study, victim, card)]
     if idle := set(study.tasks) - {task for _, task in pairs}:
         raise InputError(f"tasks: no victim of the study was trained on {', '.join(sorted(idle))}")
+    through = {pair: _sources(study, *pair, sources or {}) for pair in pairs}
+    if idle := {*(sources or {})} - {*victims}.union(*through.values()):
+        raise InputError(f"sources: {', '.join(sorted(idle))} was trained on no task that a victim plays")
     budgets = [eps for eps in study.budgets if eps > 0]
     each = len(study.regions) * len(study.modes) * len(budgets) * len(study.seeds)
-    count = len(study.defenses) * len(study.seeds) + sum(len(objectives) * each + 1 for objectives, _ in _ways(study))
-    if len(pairs) * count > _MOST_EPISODES:
-        raise InputError(f"the study has {len(pairs) * count} episodes; at most {_MOST_EPISODES}, so split it up")
+    count = 0
+    for pair in pairs:
+        attacked = sum(len(objectives) * each + 1 for objectives, _ in _ways(study, through[pair]))
+        count += len(study.defenses) * len(study.seeds) + attacked
+    if count > _MOST_EPISODES:
+        raise InputError(f"the study has {count} episodes; at most {_MOST_EPISODES}, so split it up")
     found = []
     for victim, task in pairs:
         for defense, seed in product(study.defenses, study.seeds):
             found.append(Episode(victim, task, **_CLEAN, defense=defense, seed=seed))
-        for objectives, way in _ways(study):
+        for objectives, way in _ways(study, through[victim, task]):
             cells = product(objectives, study.regions, study.modes, budgets, study.seeds)
             probe = objectives[0], study.regions[0], study.modes[0], 0.0, study.seeds[0]
             for objective, region, mode, eps, seed in (*cells, probe):
@@ -100,26 +127,30 @@ def episodes(study: Study, cards: Mapping[str, Card]) -> list[Episode]:
     return found
 
 
-def plan(study: Study, cards: Mapping[str, Card], hashes: Mapping[str, str], batch: int) -> list[Chunk]:
-    """Return the study's chunks, the longest first; `hashes` are those of the victims' files."""
+def plan(
+    study: Study, victims: Mapping[str, Card], sources: Mapping[str, Card], hashes: Mapping[str, str], batch: int
+) -> list[Chunk]:
+    """Return the study's chunks, the most work first; `hashes` are those of the victims' and the sources' files."""
     key = lambda episode: episode.program  # noqa: E731
     chunks = []
-    for _, group in groupby(sorted(episodes(study, cards), key=lambda e: (e.program, e)), key):
+    for _, group in groupby(sorted(episodes(study, victims, sources), key=lambda e: (e.program, e)), key):
         members = list(group)
         for i in range(0, len(members), batch):
             part = tuple(members[i : i + batch])
-            chunks.append(Chunk(part, batch, study.episode_steps, study.backend, hashes[part[0].victim]))
-    return sorted(chunks, key=lambda chunk: -chunk.episodes[0].steps)
+            own, other = hashes[part[0].victim], hashes.get(part[0].source, "")
+            chunks.append(Chunk(part, batch, study.episode_steps, study.backend, own, other))
+    return sorted(chunks, key=lambda chunk: -chunk.work)
 
 
-def _ways(study: Study) -> Iterator[tuple[list[str], dict[str, Any]]]:
+def _ways(study: Study, sources: Sequence[str]) -> Iterator[tuple[list[str], dict[str, Any]]]:
     """Yield each way of attacking, as columns of an episode, after the objectives that it is for."""
     searched = [objective for objective in study.objectives if objective != "random"]
     optimizers = study.attacks() if searched else []
     for frames, defense in product(study.frames, study.defenses):
         seen = {"frames": frames, "defense": defense}
-        for (name, steps), adaptive in product(optimizers, (False,) if defense == "none" else study.adaptive):
-            how = {"optimizer": name, "steps": steps, "noise": study.noise, "draws": study.draws}
+        known = (False,) if defense == "none" else study.adaptive
+        for (name, steps), source, adaptive in product(optimizers, sources, known):
+            how = {"optimizer": name, "steps": steps, "noise": study.noise, "draws": study.draws, "source": source}
             yield searched, how | seen | {"adaptive": adaptive}
         if "random" in study.objectives:
             yield ["random"], _AIMLESS | seen
@@ -133,13 +164,28 @@ def _tasks(study: Study, victim: str, card: Card) -> list[str]:
         raise InputError(f"tasks: {victim} was trained on {card.task}, which is not listed")
     tasks = list(study.tasks) if card.task is None else [card.task]
     for task in tasks:
-        spec = env_spec(task)
-        sizes = (
-            ("action_size", card.victim.action_size),
-            ("image_size", card.victim.image_size),
-            ("action_repeat", card.action_repeat),
-        )
-        for name, size in sizes:
-            if getattr(spec, name) != size:
-                raise InputError(f"victims: {victim} has {name} {size}, but {task} has {getattr(spec, name)}")
+        for name, size in _sizes(card).items():
+            if getattr(env_spec(task), name) != size:
+                raise InputError(f"victims: {victim} has {name} {size}, but {task} has {getattr(env_spec(task), name)}")
     return tasks
+
+
+def _sources(study: Study, victim: str, task: str, cards: Mapping[str, Card]) -> list[str]:
+    """Return which of the study's sources attack a victim on a task: 'self', and other agents that play the task."""
+
+    def plays(card: Card) -> bool:
+        same = all(getattr(env_spec(task), name) == size for name, size in _sizes(card).items())
+        return same and card.task in (None, task)
+
+    own = ["self"] if "self" in study.sources or victim in cards else []
+    return [*own, *(name for name, card in cards.items() if name != victim and plays(card))]
+
+
+def _sizes(card: Card) -> dict[str, int]:
+    """Return what an agent and its task have in common."""
+    victim = card.victim
+    return {
+        "action_size": victim.action_size,
+        "image_size": victim.image_size,
+        "action_repeat": card.action_repeat,
+    }

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 _COLUMNS: list[tuple[str, pa.DataType, str]] = [
     # the cell
@@ -17,6 +17,12 @@ _COLUMNS: list[tuple[str, pa.DataType, str]] = [
         "draws",
         pa.int32(),
         "draws of latent noise, and of a random defense it knows, that the attacker averages over; 0 without optimizer",
+    ),
+    (
+        "source",
+        pa.string(),
+        "agent that the attack is computed on: 'self' is the victim, a name another agent (transfer); 'none' without "
+        "optimizer",
     ),
     ("frames", pa.string(), "attacked frames are 'float', or 'uint8': rounded to grey levels; 'none' for clean"),
     ("region", pa.string(), "where in the image the attack may act: all, patch(n) and others; 'none' for clean"),
@@ -39,8 +45,10 @@ _COLUMNS: list[tuple[str, pa.DataType, str]] = [
     ("length", pa.int32(), "agent steps"),
     ("attacked", pa.int32(), "frames attacked"),
     ("nan", pa.bool_(), "a non-finite action or state appeared: the outcome is not a return"),
+    ("error", pa.string(), "why the episode could not be played, in a line: `return` is NaN; '' for one that was"),
     # diagnostics: means over the attacked frames, NaN where there are none
     ("action_change", pa.float32(), "L1 distance of the taken action to the one the clean frame would have caused"),
+    ("flip", pa.float32(), "share of frames on which that distance exceeds 0.1 (arXiv 2605.23220, equation 24)"),
     ("policy_kl", pa.float32(), "KL(policy on the clean frame || policy on the attacked frame)"),
     ("entropy_clean", pa.float32(), "policy entropy on the clean frame, nats"),
     ("entropy_adv", pa.float32(), "policy entropy on the attacked frame, nats"),
@@ -82,6 +90,7 @@ CELL = (
     "steps",
     "noise",
     "draws",
+    "source",
     "frames",
     "region",
     "mode",

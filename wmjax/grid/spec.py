@@ -22,6 +22,12 @@ FRAMES = ("float", "uint8")
 _MOST_STEPS = 10_000
 _MOST_EPISODE_STEPS = 500
 _LEAST_BUDGET = 1e-9  # a thousandth of what changes any float32 image but a black one
+WORDS = ("self", "victims")
+"""What `sources` may list besides agents: the victim itself; all of the study's victims, each for every other."""
+
+TRACES = ("none", "first", "all")
+"""Which episodes are recorded frame by frame; first: those of the first seed, clean and at the largest budget."""
+
 _MAY_BE_EMPTY = ("optimizers", "tasks")
 _IMAGE_SIZE = 64
 
@@ -41,11 +47,13 @@ class Study:
     defenses: tuple[str, ...] = ("none",)  #: what the agent sees every frame through, see DEFENSES; here as jpeg(75)
     adaptive: tuple[bool, ...] = (False,)  #: whether the attacker knows the defense, where there is one
     tasks: tuple[str, ...] = ()  #: empty: each victim on the task that it was trained on
+    sources: tuple[str, ...] = ("self",)  #: agents that attacks are computed on: names, paths, WORDS
     noise: str = "fresh"  #: what the attacker knows of the agent's latent sampling: fresh, shared, mode
     draws: int = 1  #: of latent noise, and of a random defense that it knows, that the attacker averages over
     steps: int = 10  #: steps of the optimizers that do not say their own; fgsm always takes one
     episode_steps: int = 500  #: agent steps an episode; 500 is a whole one
     backend: str = "host"  #: host: MuJoCo in C and its own pixels; device: both in JAX, one program with the attack
+    traces: str = "first"  #: which episodes are recorded frame by frame, see TRACES
     name: str = "study"
 
     def __post_init__(self) -> None:
@@ -59,9 +67,14 @@ class Study:
             values = getattr(self, axis.name)
             if isinstance(values, tuple) and (twice := [value for value, n in Counter(values).items() if n > 1]):
                 raise InputError(f"{axis.name} lists {twice[0]!r:.80} more than once")
-        for victim in self.victims:
-            if not victim.isprintable():
-                raise InputError(f"victims: {victim!r:.80} is not a name or path; control characters are not allowed")
+        for field, agents in (("victims", self.victims), ("sources", self.sources)):
+            for agent in agents:
+                if not agent.isprintable():
+                    raise InputError(
+                        f"{field}: {agent!r:.80} is no name or path: it has control characters"
+                    )
+        if words := set(WORDS) & set(self.victims):
+            raise InputError(f"victims: {min(words)!r} is not an agent; as a word it belongs to sources")
         searched = [objective for objective in self.objectives if objective != "random"]
         with _field("objectives"):
             if "clean" in searched:
@@ -105,6 +118,8 @@ class Study:
             raise unknown_name("noise", self.noise, NOISES)
         if self.backend not in BACKENDS:
             raise unknown_name("backend", self.backend, BACKENDS)
+        if self.traces not in TRACES:
+            raise unknown_name("traces", self.traces, TRACES)
         if not 1 <= self.episode_steps <= _MOST_EPISODE_STEPS:
             raise InputError(f"episode_steps is {self.episode_steps}; allowed: 1 to {_MOST_EPISODE_STEPS}")
         with _field("modes"):

@@ -12,13 +12,14 @@ from wmjax.attacks.threat import Attack, Threat
 from wmjax.core.errors import InputError
 from wmjax.envs.device import DeviceEnv
 from wmjax.envs.host import HostEnv
-from wmjax.victims.base import Victim
+from wmjax.victims.base import Params, Victim
 
 
 def check(
     victim: Victim,
     env: HostEnv | DeviceEnv,
     attack: Attack,
+    source: Params | None,
     threat: Threat,
     mask: np.ndarray,
     batch: int,
@@ -30,6 +31,13 @@ def check(
     if not batch:
         raise InputError("seeds is empty; expected one an episode")
     _check_shapes(victim, threat, batch, keys, attack_keys)
+    if (attack.source is None) != (source is None):
+        missing = "source" if source is None else "attack.source"
+        raise InputError(f"{missing} is None; give both, an agent as attack.source and its weights as source, or neither")
+    for name in ("action_size", "image_size") if attack.source is not None else ():
+        if getattr(attack.source, name) != getattr(victim, name):
+            own, other = getattr(victim, name), getattr(attack.source, name)
+            raise InputError(f"attack.source has {name} {other}, the agent it is to attack {own}")
     if attack.defense.strength is not None:
         for strength in np.asarray(threat.strength).tolist():
             defense_strength(attack.defense, strength)

@@ -12,8 +12,12 @@ from wmjax.attacks.threat import Attack, Threat
 from wmjax.core.distributions import OneHot
 from wmjax.victims.base import Embedding, Internals, Params, Prediction, Victim
 
+FLIP = 0.1
+"""L1 change of an action, whose components lie in [-1, 1], from which on it counts as another one (**our choice**)."""
+
 MEANS = (
     "action_change",
+    "flip",
     "policy_kl",
     "entropy_clean",
     "entropy_adv",
@@ -39,7 +43,7 @@ def no_diagnostics(batch: int) -> dict[str, jax.Array]:
 @partial(jax.jit, static_argnums=(0, 1))
 def judge(
     attack: Attack,
-    victim: Victim,
+    model: Victim,
     params: Params,
     frame: Frame,
     drawn: Draw,
@@ -48,32 +52,36 @@ def judge(
     embedding: Embedding,
     clean: Internals,
     adv: Internals,
+    deter: jax.Array,
     unattacked: Prediction,
     struck: jax.Array,
 ) -> dict[str, jax.Array]:
     """Return the diagnostics [B] of a frame, zero where it was not `struck` [B].
 
-    `clean` and `adv` are the agent's own two responses, to the frame as it was and as it saw it, `embedding`;
-    `unattacked` is the prediction of its twin.
+    `model`, `params`, `frame` and `drawn` are what the attack was computed on. The rest is the agent's own: its two
+    responses, `clean` to the frame as it was and `adv` to what it saw, `embedding`; its recurrent state `deter` [B, D];
+    and the prediction of its twin, `unattacked`.
     """
     image = frame.image
-    if attack.defense.name == "none":
-        loss_last = attacker_aim(attack, victim, params, frame, drawn, threat)(embedding)
-    else:  # what the attacker takes the agent to see is not what it sees
-        loss_last = attacker_loss(attack, victim, params, frame, drawn, threat)(perturbed.image)
+    if attack.defense.name == "none" and attack.source is None:
+        loss_last = attacker_aim(attack, model, params, frame, drawn, threat)(embedding)
+    else:  # what the attacker takes the agent to see, or to be, is not what it is
+        loss_last = attacker_loss(attack, model, params, frame, drawn, threat)(perturbed.image)
     drift_z, _ = drift(clean, adv)
     inside = (image > 0) & (image < 1)
     edge = (perturbed.image <= 0) | (perturbed.image >= 1)
     posterior, prior = OneHot.unimix(adv.post_logits), OneHot.unimix(adv.prior_logits)
+    change = jnp.sum(jnp.abs(adv.policy.mode() - clean.policy.mode()), axis=-1)
     found = {
-        "action_change": jnp.sum(jnp.abs(adv.policy.mode() - clean.policy.mode()), axis=-1),
+        "action_change": change,
+        "flip": (change > FLIP).astype(jnp.float32),
         "policy_kl": clean.policy.kl(adv.policy),
         "entropy_clean": clean.policy.entropy(),
         "entropy_adv": adv.policy.entropy(),
         "value_clean": clean.value,
         "value_adv": adv.value,
         "drift_z": drift_z,
-        "drift_h": jnp.sum((frame.prediction.deter - unattacked.deter) ** 2, axis=-1),
+        "drift_h": jnp.sum((deter - unattacked.deter) ** 2, axis=-1),
         "post_prior_kl": jnp.sum(posterior.kl(prior), axis=-1),
         "loss_first": perturbed.loss_first,
         "loss_last": loss_last,

@@ -17,7 +17,7 @@ from wmjax.envs.host import HostEnv
 from wmjax.render.scene import Scene
 from wmjax.rollout.check import check
 from wmjax.rollout.diagnostics import no_diagnostics
-from wmjax.rollout.outcome import Rollout, outcome, traces
+from wmjax.rollout.outcome import Rollout, Trace, outcome, traces
 from wmjax.rollout.step import AgentState, agent_step, initial_state, loss_again
 from wmjax.victims.base import Params, Victim
 
@@ -39,18 +39,21 @@ def host(
     seeds: Sequence[int],
     keys: jax.Array,
     attack_keys: jax.Array,
+    source: Params | None = None,
     record: Sequence[int] = (),
     on_step: Callable[[int], None] = lambda t: None,
 ) -> Rollout:
     """Run one episode a seed in `env`, on the device that holds `params`, attacking where `mask` [T] is set.
 
+    `source` are the weights of `attack.source`, where there is one: the agent that the perturbations are computed on.
     `keys` and `attack_keys` [B] are consumed. Episodes at the positions `record` come back frame by frame. `on_step` is
     called before every agent step, and may raise to stop. Raises InputError for arguments that do not fit together.
     """
     batch = len(seeds)
-    check(victim, env, attack, threat, mask, batch, keys, attack_keys, record)
+    check(victim, env, attack, source, threat, mask, batch, keys, attack_keys, record)
     params, place = _placed(params)
-    state, totals = place((initial_state(victim, batch, len(mask)), no_diagnostics(batch)))
+    source = place(source)
+    state, totals = place((initial_state(victim, batch, len(mask), attack.source), no_diagnostics(batch)))
     keys, attack_keys, threat = place((keys, attack_keys, threat))
     kept, frames, rewards, nan = list(record), [], [], np.zeros(batch, bool)
 
@@ -59,7 +62,10 @@ def host(
         on_step(t)
         frame = env.image(env_state)
         image, now = place((frame, np.int32(t)))
-        step = agent_step(victim, attack, params, state, image, keys, attack_keys, threat, now, attacked=bool(attacked))
+        step = agent_step(
+            victim, attack, params, state, image, keys, attack_keys, threat, now,
+            attacked=bool(attacked), source=source,
+        )  # fmt: skip
         state = step.state
         action = np.asarray(state.action)
         env_state = env.step(env_state, action)
@@ -67,11 +73,12 @@ def host(
         nan |= np.asarray(step.nan) | env_state.nan
         totals = _accumulate(totals, step.diagnostics)
         if kept:
-            seen, struck = np.asarray(_grey_levels(step.seen)), np.asarray(step.attacked)
-            frames.append([part[kept] for part in (frame, seen, env_state.reward, action, struck)])
-    parts = [np.stack(part) for part in zip(*frames, strict=True)]
-    error = _loss_error(victim, attack, params, state, keys, attack_keys, threat)
-    return outcome(np.stack(rewards), nan, totals | {"loss_error": error}, state.used, traces(parts, kept))
+            seen = _grey_levels(step.seen)
+            parts = (frame, seen, env_state.reward, action, step.attacked, step.diagnostics)
+            frames.append(Trace(*jax.tree.map(lambda part: np.asarray(part)[kept], parts)))
+    error = _loss_error(victim, attack, params, source, state, keys, attack_keys, threat)
+    whole = traces(frames, kept, np.stack)
+    return outcome(np.stack(rewards), nan, totals | {"loss_error": error}, state.used, whole)
 
 
 @struct.dataclass
@@ -94,12 +101,13 @@ class Past:
     action: jax.Array  #: [T, B, A]
     attacked: jax.Array  #: [T, B] bool
     nan: jax.Array  #: [T, B] bool, the physics has diverged, or the policy was not finite at this step
+    diagnostics: dict[str, jax.Array]  #: [T, B] each, of a frame; zero where it was not attacked
 
 
-def start(victim: Victim, worlds: dmc.EnvState, steps: int | jax.Array) -> Loop:
-    """Return where B episodes of `steps` agent steps stand that start in `worlds` [B]."""
+def start(victim: Victim, worlds: dmc.EnvState, steps: int | jax.Array, source: Victim | None = None) -> Loop:
+    """Return where B episodes of `steps` agent steps stand that start in `worlds` [B]; `source` is the attack's."""
     batch = len(worlds.t)
-    return Loop(worlds, initial_state(victim, batch, steps), no_diagnostics(batch), jnp.int32(0))
+    return Loop(worlds, initial_state(victim, batch, steps, source), no_diagnostics(batch), jnp.int32(0))
 
 
 def scan(
@@ -113,29 +121,33 @@ def scan(
     mask: jax.Array,
     keys: jax.Array,
     attack_keys: jax.Array,
+    source: Params | None = None,
 ) -> tuple[Loop, Past]:
     """Run an agent step for each entry of `mask` [T], attacking where it is set: physics, pixels, attack and agent.
 
     A pure function, to be jitted with the first three arguments static. `keys` and `attack_keys` [B] are an episode's,
-    the same in every call.
+    the same in every call. `source` are the weights of `attack.source`, where there is one.
     """
 
     def one(loop: Loop, attacked: jax.Array) -> tuple[Loop, Past]:
         image = look(scene, loop.worlds)
         step = agent_step(
-            victim, attack, params, loop.agent, image, keys, attack_keys, threat, loop.t, attacked=attacked
-        )
+            victim, attack, params, loop.agent, image, keys, attack_keys, threat, loop.t,
+            attacked=attacked, source=source,
+        )  # fmt: skip
         worlds = go_on(world, loop.worlds, step.state.action)
         seen, nan = _grey_levels(step.seen), worlds.nan | step.nan
-        past = Past(image, seen, worlds.reward, step.state.action, step.attacked, nan)
+        past = Past(image, seen, worlds.reward, step.state.action, step.attacked, nan, step.diagnostics)
         return Loop(worlds, step.state, _accumulate(loop.totals, step.diagnostics), loop.t + 1), past
 
     return jax.lax.scan(one, loop, mask)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _start(victim: Victim, world: dmc.DmcEnv, task: dmc.Params, keys: jax.Array, steps: jax.Array) -> Loop:
-    return start(victim, begin(world, task, keys), steps)
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _start(
+    victim: Victim, source: Victim | None, world: dmc.DmcEnv, task: dmc.Params, keys: jax.Array, steps: jax.Array
+) -> Loop:
+    return start(victim, begin(world, task, keys), steps, source)
 
 
 _scan = jax.jit(scan, static_argnums=(0, 1, 2), donate_argnums=5)
@@ -152,6 +164,7 @@ def device(
     seeds: Sequence[int],
     keys: jax.Array,
     attack_keys: jax.Array,
+    source: Params | None = None,
     record: Sequence[int] = (),
     on_step: Callable[[int], None] = lambda t: None,
 ) -> Rollout:
@@ -162,32 +175,31 @@ def device(
     """
     if not isinstance(env, DeviceEnv):
         raise InputError(f'env is a {type(env).__name__}; expected one of wmjax.envs.make(task, backend="device")')
-    check(victim, env, attack, threat, mask, len(seeds), keys, attack_keys, record)
+    check(victim, env, attack, source, threat, mask, len(seeds), keys, attack_keys, record)
     params, place = _placed(params)
+    source = place(source)
     scene, task = place((env.scene, dict(env.params)))
     world_keys, keys, attack_keys, threat = place((env.keys(seeds), keys, attack_keys, threat))
     kept, frames, rewards, nan = list(record), [], [], np.zeros(len(seeds), bool)
 
-    loop = _start(victim, env.world, task, world_keys, place(np.int32(len(mask))))
-    length = _call(len(mask), len(seeds))
+    loop = _start(victim, attack.source, env.world, task, world_keys, place(np.int32(len(mask))))
+    length = call_length(len(mask), len(seeds))
     for t in range(0, len(mask), length):
         on_step(t)
         now = place(mask[t : t + length])
-        loop, past = _scan(victim, attack, env.world, params, scene, loop, threat, now, keys, attack_keys)
+        loop, past = _scan(victim, attack, env.world, params, scene, loop, threat, now, keys, attack_keys, source)
         reward = np.asarray(past.reward, np.float64)
         rewards.append(reward)
         nan |= np.asarray(past.nan).any(axis=0)
         if kept:
-            parts = (past.frame, past.seen, reward, past.action, past.attacked)
-            frames.append([np.asarray(part)[:, kept] for part in parts])
-    whole = [np.concatenate(part) for part in zip(*frames, strict=True)]
-    error = _loss_error(victim, attack, params, loop.agent, keys, attack_keys, threat)
-    return outcome(
-        np.concatenate(rewards), nan, loop.totals | {"loss_error": error}, loop.agent.used, traces(whole, kept)
-    )
+            parts = (past.frame, past.seen, reward, past.action, past.attacked, past.diagnostics)
+            frames.append(Trace(*jax.tree.map(lambda part: np.asarray(part)[:, kept], parts)))
+    error = _loss_error(victim, attack, params, source, loop.agent, keys, attack_keys, threat)
+    whole = traces(frames, kept, np.concatenate)
+    return outcome(np.concatenate(rewards), nan, loop.totals | {"loss_error": error}, loop.agent.used, whole)
 
 
-def _call(steps: int, batch: int) -> int:
+def call_length(steps: int, batch: int) -> int:
     """Return how many of an episode's agent steps a call makes: the same in each, so that one program serves."""
     most = min(_STEPS, max(1, _FRAMES // batch))
     return next(n for n in range(most, 0, -1) if steps % n == 0)
@@ -204,6 +216,7 @@ def _loss_error(
     victim: Victim,
     attack: Attack,
     params: Params,
+    source: Params | None,
     state: AgentState,
     keys: jax.Array,
     attack_keys: jax.Array,
@@ -213,7 +226,8 @@ def _loss_error(
     loss = state.witness.loss
     if not np.any(state.used):
         return jnp.zeros_like(loss)
-    again = loss_again(victim, attack, params, state.witness, keys, attack_keys, threat)
+    model, weights = (victim, params) if attack.source is None else (attack.source, source)
+    again = loss_again(model, attack, weights, state.witness, keys, attack_keys, threat)
     return jnp.abs(again - loss) / (1 + jnp.abs(loss))
 
 

@@ -1,15 +1,16 @@
 """What a batch of episodes gave."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import jax
 import numpy as np
+from flax import struct
 
 from wmjax.rollout.diagnostics import MEANS
 
 
-@dataclass
+@struct.dataclass
 class Trace:
     """One episode frame by frame, for videos and inspection."""
 
@@ -18,6 +19,7 @@ class Trace:
     reward: np.ndarray  #: float64 [T]
     action: np.ndarray  #: float32 [T, A]
     attacked: np.ndarray  #: bool [T]
+    diagnostics: dict[str, np.ndarray]  #: float32 [T] each, of a frame: MEANS and max_delta; zero where not attacked
 
 
 @dataclass
@@ -50,6 +52,14 @@ def outcome(
     return Rollout(np.where(nan, np.nan, returns), nan, count, diagnostics, traces)
 
 
-def traces(parts: Sequence[np.ndarray], kept: Sequence[int]) -> dict[int, Trace]:
-    """Return the traces of the episodes at the positions `kept`, given their parts [T, kept, ...] in Trace's order."""
-    return {i: Trace(*(part[:, n] for part in parts)) for n, i in enumerate(kept)}
+def traces(
+    parts: Sequence[Trace], kept: Sequence[int], join: Callable[[Sequence[np.ndarray]], np.ndarray]
+) -> dict[int, Trace]:
+    """Return the traces of the episodes at the positions `kept`, by these; `parts` hold them for some time each.
+
+    The leaves of a part have the axes [kept, ...] or [T, kept, ...]; `join` makes [T, kept, ...] of them all.
+    """
+    if not kept:
+        return {}
+    whole = jax.tree.map(lambda *leaves: join(leaves), *parts)
+    return {i: jax.tree.map(lambda leaf, n=n: leaf[:, n], whole) for n, i in enumerate(kept)}

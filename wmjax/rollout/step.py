@@ -32,7 +32,7 @@ LONGEST = 1000
 class Witness:
     """The last attacked frame of each episode, and the loss that was noted for it: enough to compute it again."""
 
-    belief: Belief  #: before the frame
+    belief: Belief  #: of the agent that the attack is computed on, before the frame
     action: jax.Array  #: [B, A] taken before it
     image: jax.Array  #: [B, H, W, C] uint8, what the camera saw
     attacked: jax.Array  #: [B, H, W, C] in [0, 1]
@@ -47,6 +47,7 @@ class AgentState:
     belief: Belief
     action: jax.Array  #: [B, A] the action taken last; zero before the first
     twin: Belief  #: what it would believe had it seen every frame unattacked, and taken the same actions
+    source: Belief | None  #: what the attack's source believes, who sees and does the same; None without one
     steps: jax.Array  #: [] int32, T, how many agent steps the episode has
     gaps: jax.Array  #: [B, LONGEST] what an online rule of timing weighed each frame so far by
     used: jax.Array  #: [B] int32 frames attacked so far
@@ -64,19 +65,21 @@ class Step:
     diagnostics: dict[str, jax.Array]  #: [B] each, see MEANS; zero where the frame was not attacked
 
 
-def initial_state(victim: Victim, batch: int, steps: int | jax.Array) -> AgentState:
-    """Return the state before the first image of an episode of `steps` (T) agent steps."""
+def initial_state(victim: Victim, batch: int, steps: int | jax.Array, source: Victim | None = None) -> AgentState:
+    """Return the state before the first image of an episode of `steps` (T) agent steps; `source` is the attack's."""
     belief, action = victim.initial(batch), jnp.zeros((batch, victim.action_size))
+    spied = None if source is None else source.initial(batch)
     shape = (batch, victim.image_size, victim.image_size, 3)
     return AgentState(
         belief,
         action,
         twin=belief,
+        source=spied,
         steps=jnp.asarray(steps, jnp.int32),
         gaps=jnp.zeros((batch, LONGEST)),
         used=jnp.zeros(batch, jnp.int32),
         witness=Witness(
-            belief,
+            belief if spied is None else spied,
             action,
             image=jnp.zeros(shape, jnp.uint8),
             attacked=jnp.zeros(shape),
@@ -98,8 +101,12 @@ def agent_step(
     t: jax.Array,
     *,
     attacked: bool | jax.Array,
+    source: Params | None = None,
 ) -> Step:
     """Perturb the frame if `attacked`, show it to the agent, and let it act with the mode of its policy.
+
+    Where the attack has a source, whose weights are `source`, the perturbation is computed on that agent alone: it sees
+    the frames that the player sees, and believes that it acts as the player does.
 
     `image` is uint8 [B, H, W, C]. `keys` [B] drive the agent's latent sampling and `attack_keys` [B] the attacker; both
     are an episode's, and folded with the time `t`. `attacked` is one value for all of the batch: where it is traced, it
@@ -110,34 +117,48 @@ def agent_step(
     unattacked = _predict(victim, params, state.twin, state.action)
     twin, *_ = respond(victim, params, unattacked, frame.embedding, frame.noise)
     belief, _, clean, _ = respond(victim, params, frame.prediction, frame.embedding, frame.noise)
-    drawn = draw_at(victim, attack_keys, t)
     none = jnp.zeros_like(threat.eps)
 
+    model, weights, aimed, response = victim, params, frame, (belief, clean)  # of the agent that is attacked through
+    if attack.source is not None:
+        assert state.source is not None
+        model, weights = attack.source, source
+        aimed = frame_at(attack, model, weights, state.source, state.action, image, keys, t, threat)
+        belief, _, spied, _ = respond(model, weights, aimed.prediction, aimed.embedding, aimed.noise)
+        response = belief, spied
+    drawn = draw_at(model, attack_keys, t)
     struck, gaps = (threat.eps >= 0) & attacked, state.gaps
     if attack.gap != "none":
-        struck, gaps = _strike(attack.gap, victim, params, clean, belief, state, t, threat, struck)
+        struck, gaps = _strike(attack.gap, model, weights, *response, state, t, threat, struck)
         attacked = jnp.any(struck)
     perturbed = _either(
         attacked,
-        lambda: _perturb(replace(attack, gap="none"), victim, params, frame, drawn, threat),
+        lambda: _perturb(replace(attack, gap="none"), model, weights, aimed, drawn, threat),
         lambda: Perturbed(frame.image, none, none, none),
     )
     shown = _choose(struck, perturbed.image, frame.image)
     seen = _defend(attack.defense, shown, keys, t, threat.strength)
     embedding = _embed(victim, params, seen)
     belief, action, adv, nan = respond(victim, params, frame.prediction, embedding, frame.noise)
+    after = None
+    if attack.source is not None:
+        after, *_ = respond(model, weights, aimed.prediction, _embed(model, weights, seen), aimed.noise)
 
     def noted() -> tuple[dict[str, jax.Array], Witness]:
         found = judge(
-            attack.knowledge, victim, params, frame, drawn, threat, perturbed, embedding, clean, adv, unattacked, struck
-        )
+            attack.knowledge, model, weights, aimed, drawn, threat, perturbed, embedding,
+            clean, adv, frame.prediction.deter, unattacked, struck,
+        )  # fmt: skip
         now = jnp.broadcast_to(t, state.used.shape)
-        witness = Witness(state.belief, state.action, image, shown, found["loss_last"], now)
+        before = state.belief if state.source is None else state.source
+        witness = Witness(before, state.action, image, shown, found["loss_last"], now)
         return found, _choose(struck, witness, state.witness)
 
     diagnostics, witness = _either(attacked, noted, lambda: (no_diagnostics(len(none)), state.witness))
-    after = AgentState(belief, action, twin, state.steps, gaps, state.used + struck.astype(jnp.int32), witness)
-    return Step(after, seen, struck, nan, diagnostics)
+    used = state.used + struck.astype(jnp.int32)
+    return Step(
+        AgentState(belief, action, twin, after, state.steps, gaps, used, witness), seen, struck, nan, diagnostics
+    )
 
 
 def loss_again(
@@ -149,7 +170,10 @@ def loss_again(
     attack_keys: jax.Array,
     threat: Threat,
 ) -> jax.Array:
-    """Return the loss [B] of the witness, computed from what is stored alone; keys are those of the episodes."""
+    """Return the loss [B] of the witness, computed from what is stored alone; keys are those of the episodes.
+
+    `victim` and `params` are those that the attack was computed on.
+    """
     t = witness.t
     frame = frame_at(attack, victim, params, witness.belief, witness.action, witness.image, keys, t, threat)
     return _loss(attack.knowledge, victim, params, frame, draw_at(victim, attack_keys, t), threat, witness.attacked)
@@ -230,8 +254,8 @@ def _strike(
     kind: str,
     victim: Victim,
     params: Params,
-    clean: Internals,
     belief: Belief,
+    clean: Internals,
     state: AgentState,
     t: jax.Array,
     threat: Threat,
