@@ -1,17 +1,17 @@
-"""Frames of a small random agent, and functions of them that are compiled quickly, not well: each test has its own."""
+"""Frames of a small random agent."""
 
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+from programs import QUICK
 
 from wmjax.attacks import Draw, Frame, draw
 from wmjax.victims.base import Params
 from wmjax.victims.dreamer import Dreamer
 
-quick = partial(jax.jit, static_argnums=(0, 1), compiler_options={"xla_backend_optimization_level": 0})
 
-
+@partial(jax.jit, static_argnums=(0, 2), compiler_options=QUICK)
 def frames(victim: Dreamer, params: Params, batch: int) -> tuple[Frame, Draw]:
     """Return random frames of grey levels at the start of episodes, [B], and an attacker's draws for them."""
     size = victim.image_size
@@ -19,6 +19,6 @@ def frames(victim: Dreamer, params: Params, batch: int) -> tuple[Frame, Draw]:
     image = jax.random.randint(keys[0], (batch, size, size, 3), 0, 256).astype(jnp.float32) / 255
     noise = jax.random.gumbel(keys[1], (batch, *victim.latent_shape))
     action = jax.random.normal(keys[2], (batch, victim.action_size))
-    prediction = jax.jit(victim.predict)(params, victim.initial(batch), action)
-    frame = Frame(image, jax.jit(victim.embed)(params, image), prediction, noise)
+    prediction = victim.predict(params, victim.initial(batch), action)
+    frame = Frame(image, victim.embed(params, image), prediction, noise)
     return frame, draw(victim, jax.random.split(keys[3], batch))

@@ -1,5 +1,6 @@
 """Strict JAX settings for every test, and where the golden outputs of the PyTorch agents lie."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -9,14 +10,20 @@ import jax
 import numpy as np
 import pytest
 from hypothesis import settings
+from programs import QUICK
 
 import wmjax
 from wmjax import runtime
 from wmjax.victims.dreamer import Dreamer
 
 runtime.use_compilation_cache()
+# Small programs too: each module compiles much the same hundred.
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Tracing makes many objects and little garbage.
+gc.set_threshold(50_000, 20, 20)
 
 # The first example of a test compiles; and the same examples every time keep the suite's verdict the same.
 settings.register_profile("wmjax", deadline=None, derandomize=True, database=None)
@@ -107,4 +114,4 @@ def tiny():
         decoder_units=32,
         decoder_blocks=4,
     )
-    return victim, jax.jit(victim.init)(jax.random.key(0))
+    return victim, jax.jit(victim.init, compiler_options=QUICK)(jax.random.key(0))

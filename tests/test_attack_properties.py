@@ -1,13 +1,12 @@
 """What every optimizer promises for any image, budget, region and loss: on small analytic losses, without an agent."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from programs import QUICK, quick
 
 from wmjax import attacks
 from wmjax.attacks import OPTIMIZERS, Attack, Frame, Optimizer, Problem, ball, maximise, optimizer, region, threat
@@ -94,7 +93,7 @@ def each_its_own(images):
     return jnp.stack([loss(images[i : i + 1])[0] for i, loss in enumerate(LOSSES)])
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@quick
 def _solve(loss, optimizer, image, eps, share, seeds):
     problem = Problem(image, ball(image, eps, share), eps, image, jax.vmap(jax.random.key)(seeds))
     found = maximise(loss, optimizer, problem)
@@ -106,7 +105,7 @@ def solve(loss, optimizer, case):
     return jax.tree.map(np.asarray, _solve(loss, optimizer, *case))
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@quick
 def trace(loss, optimizer, image, eps, share, seeds):
     """The states [K, ...] after each step."""
     problem = Problem(image, ball(image, eps, share), eps, image, jax.vmap(jax.random.key)(seeds))
@@ -291,7 +290,7 @@ def test_rounded_images_are_grey_levels_in_the_ball(data):
     assert (np.abs(level - nearest) <= 1.001).all()
 
 
-jitted_grey = jax.jit(grey)
+jitted_grey = jax.jit(grey, compiler_options=QUICK)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, bool])

@@ -1,5 +1,7 @@
 """What every attack promises: the ball and the range, exactly; closed forms; no hidden randomness; no cross-talk."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from programs import QUICK, quick
 
 from wmjax import attacks
 from wmjax.attacks import Attack, Frame, attacker_noise, draw, maximise, threat
@@ -23,17 +26,15 @@ images = hnp.arrays(np.float32, SHAPE, elements=UNIT)
 budgets = hnp.arrays(np.float32, 2, elements=UNIT | st.floats(2.0**-10, 0.25, width=32))
 wild = hnp.arrays(np.float32, SHAPE, elements=st.floats(-3, 3, width=32))
 
-jitted_ball = jax.jit(ball)
-jitted_project = jax.jit(project)
+jitted_ball = jax.jit(ball, compiler_options=QUICK)
+jitted_project = jax.jit(project, compiler_options=QUICK)
 
 
 def perturb(attack, victim, params, prediction, embedding, image, noise, drawn, threat):
     return attacks.perturb(attack, victim, params, Frame(image, embedding, prediction, noise), drawn, threat)
 
 
-# One program for each case: compiled quickly, not well.
-quick = {"xla_backend_optimization_level": 0}
-jitted_perturb = jax.jit(perturb, static_argnums=(0, 1), compiler_options=quick)
+jitted_perturb = quick(perturb)
 
 
 def distance(x, image):
@@ -94,7 +95,8 @@ WIDE = Ball(np.full(SHAPE, -np.inf, np.float32), np.full(SHAPE, np.inf, np.float
 def climb(loss, steps, image, eps, bounds=None):
     eps = np.full(2, eps, np.float32)
     bounds = ball(image, eps) if bounds is None else bounds
-    return jax.jit(lambda image, eps: maximise(loss, steps, Problem(image, bounds, eps, image)))(image, eps)
+    run = jax.jit(lambda image, eps: maximise(loss, steps, Problem(image, bounds, eps, image)), compiler_options=QUICK)
+    return run(image, eps)
 
 
 @pytest.mark.parametrize("steps", [fgsm(), pgd(), pgd(3)], ids=["fgsm", "pgd", "pgd3"])
@@ -232,7 +234,7 @@ def test_each_row_follows_its_own_objective(frame):
     hunt = threat(OBJECTIVES, [0.05] * 6)
     moved = attacked(frame, Attack(pgd(4), "fresh"), hunt).image
 
-    @jax.jit
+    @partial(jax.jit, compiler_options=QUICK)
     def values(x):
         _, clean = victim.update(params, prediction, embedding, noise)
         _, adv = victim.update(params, prediction, victim.embed(params, x), drawn.gumbel)

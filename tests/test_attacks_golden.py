@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from programs import QUICK, quick
 
 from wmjax import attacks
 from wmjax.attacks import Attack, Draw, Frame, Problem, attacker_loss, optimizer
@@ -52,13 +53,7 @@ def golden(golden):
     return victim, {name: params[name] for name in jax.eval_shape(victim.init, jax.random.key(0))}, arrays
 
 
-# Compiled quickly, not well: each runs a few times only.
-quick = partial(jax.jit, static_argnames=("attack", "victim"), compiler_options={"xla_backend_optimization_level": 0})
-
-
-@quick
-def perturb(attack, victim, *rest):
-    return attacks.perturb(attack, victim, *rest)
+perturb = quick(attacks.perturb)
 
 
 @quick
@@ -109,12 +104,12 @@ def by_run(result, count):
     return jax.tree.map(lambda x: np.asarray(x).reshape(count, -1, *x.shape[1:]), result)
 
 
-@partial(jax.jit, static_argnames="victim")
+@partial(jax.jit, static_argnames="victim", compiler_options=QUICK)
 def _clean_pass(victim, params, belief, action, image):
     return victim.predict(params, belief, action), victim.embed(params, image)
 
 
-@partial(jax.jit, static_argnames="victim")
+@partial(jax.jit, static_argnames="victim", compiler_options=QUICK)
 def update(victim, *rest):
     return victim.update(*rest)
 

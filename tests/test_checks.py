@@ -22,7 +22,7 @@ def row(seed, value, **cell):
     found = {field.name: DEFAULTS[str(field.type)] for field in SCHEMA}
     found |= {"victim": "agent", "task": "dmc_cartpole_balance", "objective": "clean", "max_return": 1000.0}
     found |= {"seed": seed, "return": value, "steps": 0, "draws": 0, "zero_grad": 0.0, "restart_gap": np.nan}
-    found |= {"loss_first": 1.0, "loss_last": 3.0, "loss_error": 1e-6, "saturated": 0.02}
+    found |= {"loss_first": 1.0, "loss_last": 3.0, "loss_error": 1e-6, "saturated": 0.02, "error": ""}
     if cell:
         found |= {"mode": "full", "region": "all", "frames": "float", "max_delta": cell["eps"]}
         found |= {} if cell["objective"] == "random" else {"noise": "fresh", "draws": 1}

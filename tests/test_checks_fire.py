@@ -153,7 +153,7 @@ def play(agent, tmp_path, monkeypatch):
         assert outcome.failed == {}
         found = cells(read_rows(outcome.folder))
         findings = check(found)
-        _assert_written(report(outcome.folder).read_text(encoding="utf-8"), findings)
+        _assert_written(report(outcome.folder).with_name("report.md").read_text(encoding="utf-8"), findings)
         name = lambda cell: (*cell.attack[:3], cell.eps)  # noqa: E731
         return Told(
             {one.name for one in findings if not one.not_applicable},
@@ -171,7 +171,7 @@ def _assert_written(page, findings):
         line = f"- **Self-check** `{one.name}` {times}, listed below. {one.meaning}\n"
         result = f"**fired** in{times[8:]}" if one.fired else "silent"
         result = f"not applicable: {one.not_applicable}" if one.not_applicable else result
-        assert f"| `{one.name}` | {result} | {one.meaning} |\n" in page
+        assert f"| `{one.name}` | {result} | {one.meaning} | {one.advice} |\n" in page
         assert (line in page) == bool(one.fired)
         assert (f"\n`{one.name}` fired in:\n\n- `waver` on `{TASK}`" in page) == bool(one.fired)
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
+from programs import QUICK
 
 import wmjax
 from benchmarks.control import suite, visit
@@ -27,8 +28,6 @@ DOMAINS = [
     "dmc_walker_walk",
 ]
 STATES = 8
-QUICK = {"xla_backend_optimization_level": 0}
-"""For programs that run in less time than compiling them well would take."""
 BAKED = ["dmc_reacher_easy"]
 """Where gradients go through the preparation of the backdrop, too."""
 
@@ -245,7 +244,7 @@ def test_a_slack_string_has_its_length():
     model = model_of("dmc_ball_in_cup_catch")
     string = String.of(model)
     sites = jnp.zeros((model.nsite, 3)).at[string.sites[1]].set(jnp.array([0.1, 0.0, 0.07]))
-    pieces = jax.jit(string.solids)(sites)
+    pieces = jax.jit(string.solids, compiler_options=QUICK)(sites)
     assert np.isclose(2 * pieces.size[:, 1].sum(), string.length, rtol=2e-3)
     assert (pieces.center[:, 2] < 0.07).all()
     assert np.allclose(pieces.rgb, string.slack[None])
@@ -262,7 +261,7 @@ def test_strings_that_hang_down_or_are_taut_are_finite(end):
         pieces = string.solids(jnp.zeros((model.nsite, 3)).at[string.sites[1]].set(end))
         return pieces.center.sum() + pieces.rotation.sum() + pieces.size.sum()
 
-    value, slope = jax.jit(jax.value_and_grad(total))(jnp.array(end))
+    value, slope = jax.jit(jax.value_and_grad(total), compiler_options=QUICK)(jnp.array(end))
     assert np.isfinite(value)
     assert np.isfinite(slope).all()
 

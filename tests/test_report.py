@@ -26,7 +26,8 @@ from wmjax.report import report
 from wmjax.report.checks import CHECKS
 from wmjax.report.curves import _spread
 from wmjax.report.folder import read_rows
-from wmjax.report.traces import lowest_pair
+from wmjax.report.ink import objective_styles
+from wmjax.report.traces import lowest_pairs
 
 DEFAULTS = {"string": "none", "int32": 1, "int64": 1, "double": 0.0, "float": 0.5, "bool": False}
 STRENGTH = {"random": 0.3, "pda": 2.0, "pea": 2.6, "dca": 1.0, "vsa": 3.2, "lda": 1.4}
@@ -40,9 +41,11 @@ def make_row(**values):
     defaults |= {"max_return": 1000.0, "length": 500, "schema": SCHEMA_VERSION, "wmjax": "0.1.0", "device": "cpu"}
     defaults |= {"victim_sha256": "ab" * 32, "zero_grad": 0.0, "steps": STEPS.get(values.get("optimizer", "none"), 1)}
     defaults |= {"draws": int(values.get("optimizer", "none") != "none"), "loss_first": 0.1, "saturated": 0.0}
-    defaults |= {"restart_gap": float("nan"), "loss_error": 0.0, "max_delta": values.get("eps", 0.0)}
+    defaults |= {"restart_gap": float("nan"), "loss_error": 0.0, "max_delta": values.get("eps", 0.0), "error": ""}
     if values.get("objective", "clean") != "clean":
-        defaults |= {"frames": "float", "region": "all"}
+        defaults |= {"frames": "float", "region": "all", "source": "self"}
+    if values.get("optimizer", "none") == "none":
+        defaults |= {"source": "none"}
     return defaults | values
 
 
@@ -96,9 +99,8 @@ def write_trace(folder, *, frames=None, steps=40, seed=20, eps=0.08, size=64, **
         **{"seed": seed, "eps": 0.0 if clean else eps, "return": float(reward.sum()), "mode": "full"} | cell
     )
     arrays = {"frames": camera, "seen": seen, "reward": reward, "attacked": attacked, "action": np.zeros((steps, 1))}
-    named = ("victim", "task", "objective", "optimizer", "mode", "defense", "eps", "seed")
-    name = "__".join(str(meta[key]) for key in named)
-    np.savez_compressed(folder / "traces" / name.replace("/", "_"), **arrays, meta=np.array(json.dumps(meta)))
+    name = f"{len(list((folder / 'traces').iterdir()))}_{meta['objective']}".replace("/", "_")[:60]
+    np.savez_compressed(folder / "traces" / name, **arrays, meta=np.array(json.dumps(meta)))
 
 
 def tables(page):
@@ -119,8 +121,12 @@ def table_with(page, column):
     return [dict(zip(header, line, strict=True)) for line in lines]
 
 
+PAGE = {"report.html", "report.md", "SHA256SUMS"}
+
+
 def files_of(folder):
-    return {path.name: path.read_bytes() for path in (folder / "report").iterdir()}
+    """Content by name of what the report consists of, but for its tables."""
+    return {path.name: path.read_bytes() for path in (folder / "report").iterdir() if path.name != "tables"}
 
 
 def text_of(folder, rows=None, manifest=None):
@@ -129,8 +135,8 @@ def text_of(folder, rows=None, manifest=None):
     if manifest is not None:
         (folder / "manifest.json").write_text(json.dumps(manifest))
     path = report(folder)
-    assert path == folder / "report" / "report.md"
-    return path.read_text(encoding="utf-8")
+    assert path == folder / "report" / "report.html"
+    return path.with_name("report.md").read_text(encoding="utf-8")
 
 
 def attack(objective, optimizer, eps, value, **more):
@@ -204,7 +210,7 @@ def test_report_is_a_pure_function_of_the_folder(tmp_path):
     write_trace(folder, objective="vsa", optimizer="pgd")
     report(folder)
     first = files_of(folder)
-    assert set(first) == {"report.md", "curves.png", "episode.mp4", "episode.png"}
+    assert set(first) == {*PAGE, "curves.png", "episode.mp4", "episode.png"}
     folder = folder.rename(tmp_path / "there")
     report(folder)
     assert files_of(folder) == first
@@ -282,7 +288,7 @@ def test_clean_episodes_alone_make_a_report(tmp_path):
     page = text_of(tmp_path, two_seeds(500.0, 600.0))
     assert "No attacked episodes yet." in page
     assert table_with(page, "clean return")[0]["clean return"] == "550 [500, 600]"
-    assert set(files_of(tmp_path)) == {"report.md"}
+    assert set(files_of(tmp_path)) == PAGE
 
 
 def test_each_mode_has_its_section_and_figure(tmp_path):
@@ -414,7 +420,7 @@ def test_clean_episodes_and_noise_belong_to_their_defense(tmp_path):
     noise, fgsm, _ = table_with(adaptive, "ε = 0.3")
     assert (noise["ε = 0"], noise["ε = 0.3"]) == ("600 [600, 600]", "1000 [1000, 1000]")
     assert (fgsm["ε = 0"], fgsm["ε = 0.3"]) == ("600 [600, 600]", "625 [625, 625]")
-    assert "Missing" not in page
+    assert "**Missing: " not in page
 
 
 def test_a_study_names_the_settings_it_expects(tmp_path):
@@ -422,7 +428,7 @@ def test_a_study_names_the_settings_it_expects(tmp_path):
     study |= {"budgets": [0.1, 0.3], "modes": ["full"], "seeds": [0, 1], "noise": "none", "draws": 1}
     study |= {"regions": ["all"], "frames": ["float"], "defenses": ["none", "jpeg(75)"], "adaptive": [False, True]}
     rows = defended(by_hand(), jpeg=0.5, jpeg_adaptive=0.25)
-    assert "Missing" not in text_of(tmp_path / "all", rows, {"study": study})
+    assert "**Missing: " not in text_of(tmp_path / "all", rows, {"study": study})
     page = text_of(tmp_path / "bare", by_hand(), {"study": study})
     # Behind the defense: 2 clean, 4 of noise, which is the same adaptive or not, and 8 of VSA, once and again.
     assert f"**Missing: {2 + 4 + 8 + 8} episodes**" in page
@@ -447,16 +453,16 @@ def test_diagnostics_are_means_at_the_largest_budget(tmp_path):
     for row in rows:
         row["drift_h"] = 5.0 if row["eps"] == 0.3 else 77.0
         row["loss_last"] = float("nan") if row["objective"] == "random" else 2.0 * row["seed"]
-    noise, fgsm, _ = table_with(text_of(tmp_path, rows), "drift of h")
-    assert (fgsm["ε"], fgsm["drift of h"], fgsm["loss, last"]) == ("0.3", "5.00", "1.000")
+    page = text_of(tmp_path, rows)
+    noise, fgsm, _ = table_with(page, "drift of h")
+    assert (fgsm["drift of h"], fgsm["loss, last"]) == ("5.00", "1.000")
+    assert "at the largest budget, ε = 0.3." in page
     assert noise["loss, last"] == "–"
 
 
 def test_manifest_speaks(tmp_path):
     manifest = {"notes": ["Half-trained: <b>no</b> conclusions | about robustness."], "device": "2 x cpu"}
-    page = text_of(
-        tmp_path, two_seeds(1.0, 2.0), manifest | {"versions": {"jax": "0.10.2"}, "study": {}, "identity": 1}
-    )
+    page = text_of(tmp_path, two_seeds(1.0, 2.0), manifest | {"versions": {"jax": "0.10.2"}, "study": {}})
     assert r"Half-trained: &lt;b&gt;no&lt;/b&gt; conclusions \| about robustness." in page
     assert "jax 0.10.2" in page
     assert "`2 x cpu`" in page
@@ -515,7 +521,7 @@ def test_the_figure_shows_every_objective_in_its_colour(tmp_path):
     picture = png(tmp_path / "report" / "curves.png")
     assert picture.shape[1] > 1200
     colours = set(np.unique(picture.astype(int) @ (1 << 16, 1 << 8, 1)).tolist())
-    assert {0x777777, 0x0072B2, 0xD55E00, 0xE69F00, 0x009E73, 0xCC79A7} <= colours
+    assert {int(colour[1:], 16) for colour, _ in objective_styles(STRENGTH).values()} <= colours
 
 
 def test_labels_keep_apart_within_the_panel():
@@ -546,7 +552,7 @@ def test_the_poster_shows_the_four_pictures_enlarged(tmp_path):
     write_trace(tmp_path)
     write_trace(tmp_path, objective="vsa", optimizer="pgd", eps=0.08)
     page = text_of(tmp_path)
-    clean, attacked = lowest_pair(tmp_path)
+    ((clean, attacked),) = lowest_pairs(tmp_path, 1)
     poster = png(tmp_path / "report" / "episode.png")
     # The perturbation is 20 grey levels either way, so its factor is 6.
     assert "perturbation times 6 around grey" in page
@@ -564,7 +570,7 @@ def test_the_video_takes_the_lowest_return_with_a_clean_partner(tmp_path):
     write_trace(tmp_path, objective="pea", optimizer="pgd", **{"return": 20.0})
     write_trace(tmp_path, objective="lda", optimizer="pgd", **{"return": float("nan")})
     write_trace(tmp_path, objective="dca", optimizer="pgd", seed=99, **{"return": 1.0})
-    clean, attacked = lowest_pair(tmp_path)
+    ((clean, attacked),) = lowest_pairs(tmp_path, 1)
     assert (clean.meta["objective"], attacked.meta["objective"]) == ("clean", "pea")
 
 
@@ -574,7 +580,7 @@ def test_the_video_pairs_episodes_of_one_defense(tmp_path):
     write_trace(tmp_path, objective="vsa", optimizer="pgd", defense="median", adaptive=True, **{"return": 20.0})
     write_trace(tmp_path, objective="vsa", optimizer="pgd", defense="jpeg(75)", **{"return": 10.0})
     write_trace(tmp_path, objective="pea", optimizer="pgd", eps=0.0, **{"return": 5.0})
-    clean, attacked = lowest_pair(tmp_path)
+    ((clean, attacked),) = lowest_pairs(tmp_path, 1)
     assert (clean.meta["return"], attacked.meta["return"]) == (80.0, 20.0)
     assert "mode `full, defense median, adaptive`, ε = 0.08" in text_of(tmp_path, by_hand())
 
@@ -597,17 +603,17 @@ def test_without_traces_there_is_a_sentence_and_no_stale_video(tmp_path):
         path.unlink()
     page = text_of(tmp_path, make_study(seeds=range(2)))
     assert "there is no video" in page
-    assert set(files_of(tmp_path)) == {"report.md", "curves.png"}
+    assert set(files_of(tmp_path)) == {*PAGE, "curves.png"}
 
 
 def test_foreign_files_beside_the_report_stay(tmp_path):
     write_rows(tmp_path, by_hand())
     report(tmp_path)
-    kept = {"curves_mine.png", "curves.png.bak", "episode.gif", "episode.txt"}
-    for name in (*kept, "curves_7.png", "episode.mp4"):
+    kept = {"curves_mine.png", "curves.png.bak", "episode.mp4", "curves_7.png"}
+    for name in kept:
         (tmp_path / "report" / name).touch()
     report(tmp_path)
-    assert set(files_of(tmp_path)) == {"report.md", "curves.png", *kept}
+    assert set(files_of(tmp_path)) == {*PAGE, "curves.png", *kept}
 
 
 @pytest.mark.parametrize("name", ["report", "curves.png", "episode.mp4", "episode.png", "report.md"])
@@ -621,7 +627,7 @@ def test_a_report_that_cannot_be_written_names_the_path(tmp_path, name):
     else:
         path /= name
         path.mkdir(parents=True)
-    with pytest.raises(InputError, match=f"{re.escape(str(path))}: cannot be written") as error:
+    with pytest.raises(InputError, match=f"{re.escape(str(path))}(/tables)?: cannot be written") as error:
         report(tmp_path)
     assert "\n" not in str(error.value)
 
@@ -635,7 +641,7 @@ def test_a_full_disk_is_told(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(InputError, match=r"report\.md: cannot be written \(No space left on device\)"):
+    with pytest.raises(InputError, match=r"tables/\w+\.csv: cannot be written \(No space left on device\)"):
         report(tmp_path)
     assert "curves_2.png" in files_of(tmp_path)  # stale, but nothing goes before the new report is there
 
@@ -726,6 +732,17 @@ def test_a_wrong_trace_is_refused_by_name(tmp_path, changes):
     file = next((tmp_path / "traces").glob("*vsa*"))
     spoil(file, **changes)
     refused(tmp_path, naming=file)
+
+
+@pytest.mark.parametrize(("name", "value"), [("steps", np.nan), ("eps", np.inf), ("seed", 10**400), ("source", 1)])
+def test_a_trace_of_an_impossible_cell_is_refused_by_name(tmp_path, name, value):
+    write_rows(tmp_path, by_hand())
+    write_trace(tmp_path, steps=3)
+    file = next((tmp_path / "traces").iterdir())
+    with np.load(file) as arrays:
+        meta = json.loads(str(arrays["meta"]))
+    spoil(file, meta=np.array(json.dumps(meta | {name: value})))
+    assert name in refused(tmp_path, naming=file).split("missing or wrong")[1]
 
 
 def test_a_trace_that_is_no_archive_is_refused_by_name(tmp_path):

@@ -3,11 +3,14 @@
 import errno
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import jax
@@ -21,6 +24,8 @@ from wmjax.core.errors import InputError
 from wmjax.envs import HostEnv, WorkerError
 from wmjax.grid import lane
 from wmjax.grid.lane import Lane
+from wmjax.grid.merge import Merged, merge
+from wmjax.grid.provenance import git_state
 from wmjax.grid.reading import read_study
 from wmjax.grid.rows import CELL, SCHEMA, TIMING
 from wmjax.grid.run import run
@@ -186,6 +191,12 @@ def test_the_manifest_says_what_was_run(undisturbed):
     assert manifest["versions"].keys() >= {"wmjax", "jax", "mujoco"}
     assert manifest["device"] == "1 x cpu"
     assert manifest["notes"] == [zoo.caveat(AGENT)]
+    assert manifest["chunks"] == CHUNKS
+    assert manifest["identity"]["study"]["victims"] == [AGENT]
+    assert (manifest["command"], manifest["shard"], manifest["earlier"]) == (None, None, [])
+    assert manifest["python"] == platform.python_version()
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(manifest["started"])) < timedelta(hours=1)
+    assert manifest["git"] == git_state(Path(wmjax.__file__).parents[1])
 
 
 def test_a_finished_study_is_left_alone(study_file, undisturbed):
@@ -251,6 +262,7 @@ def test_an_episode_is_the_same_in_another_study(study, undisturbed, tmp_path):
     path.write_bytes(zoo.locate(AGENT).read_bytes())
     other = run(replace(study, victims=(str(path),), objectives=("vsa",), seeds=(22, 20)), tmp_path / "out", batch=2)
     assert other.notes == ()  # an agent of the user's own has no card
+    assert read_manifest(other.folder)["identity"]["study"]["victims"] == [AGENT]  # wherever a machine keeps its file
     want = [row for row in rows(undisturbed.folder) if row["objective"] != "random" and row["seed"] != 21]
     assert_same_rows(without_probes(rows(other.folder)), without_probes(want))
 
@@ -315,9 +327,9 @@ class TestInterrupted:
         """Start the study in a process of its own; it must end, and its workers with it."""
         started = []
 
-        def call(code: str, **environment: str) -> subprocess.Popen:
+        def call(code: str, file: Path = study_file, **environment: str) -> subprocess.Popen:
             process = subprocess.Popen(
-                [sys.executable, "-c", RUN + code, study_file, tmp_path / "out"],
+                [sys.executable, "-c", RUN + code, file, tmp_path / "out"],
                 env=os.environ | environment,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -367,13 +379,17 @@ class TestInterrupted:
         assert_same_rows(rows(out), rows(undisturbed.folder))
         assert not list(out.glob("*/.*.part"))
 
-    def test_two_devices_give_the_same_rows(self, start, undisturbed, tmp_path):
-        flags = "--xla_force_host_platform_device_count=2 --xla_cpu_multi_thread_eigen=false"
-        process = start(SLOWLY, XLA_FLAGS=flags)
+    @pytest.mark.parametrize(("devices", "objectives"), [(2, ["random", "vsa"]), (4, ["random"])])
+    def test_several_devices_give_the_same_rows(self, start, undisturbed, tmp_path, devices, objectives):
+        file = tmp_path / "study.toml"
+        file.write_text(STUDY.replace('["random", "vsa"]', json.dumps(objectives)))  # every device compiles of its own
+        flags = f"--xla_force_host_platform_device_count={devices} --xla_cpu_multi_thread_eigen=false"
+        process = start(SLOWLY, file, XLA_FLAGS=flags)
         _, said = process.communicate(timeout=300)
         assert process.returncode == 0, said
-        assert read_manifest(tmp_path / "out")["device"] == "2 x cpu"
-        assert_same_rows(rows(tmp_path / "out"), rows(undisturbed.folder))
+        assert read_manifest(tmp_path / "out")["device"] == f"{devices} x cpu"
+        played = [row for row in rows(undisturbed.folder) if row["objective"] in ("clean", *objectives)]
+        assert_same_rows(rows(tmp_path / "out"), played)
 
 
 def test_programs_are_let_go_before_they_are_too_many(monkeypatch):
@@ -414,13 +430,14 @@ def test_what_fails_twice_is_reported_and_can_be_tried_again(study, undisturbed,
         if chunk.episodes[0].objective == "random" and chunk.episodes[0].seed == 20:
             tries.append(chunk.id)
             on_step(3)
-            raise RuntimeError("out of luck")
+            raise RuntimeError("out of \x1b[31mluck\udcff\nwhat else is known")
         return play(lane, chunk, record, on_step)
 
     out, told = tmp_path / "out", []
     monkeypatch.setattr(Lane, "play", fail)
     outcome = run(study, out, batch=2, on_progress=told.append)
-    assert outcome.failed == {tries[0]: "RuntimeError: out of luck"}
+    why = "RuntimeError: out of �[31mluck�"
+    assert outcome.failed == {tries[0]: why}
     assert tries == [tries[0]] * 2
     assert outcome.episodes == EPISODES - 2
     assert "Traceback" in (out / "errors" / f"{tries[0]}.txt").read_text()
@@ -430,19 +447,83 @@ def test_what_fails_twice_is_reported_and_can_be_tried_again(study, undisturbed,
     ]
     assert told[-1].done == told[-1].total
     whole = rows(undisturbed.folder)
-    left = [row for row in whole if row["objective"] != "random" or row["seed"] != 20]
-    assert_same_rows(rows(out), left)
+    lost = [row for row in whole if row["objective"] == "random" and row["seed"] == 20]
+    assert len(lost) == 2
+    got = rows(out)
+    assert_same_rows([row for row in got if not row["error"]], [row for row in whole if row not in lost])
+    for one, other in zip([row for row in got if row["error"]], lost, strict=True):
+        assert (one["error"], one["attacked"], one["nan"]) == (why, 0, False)
+        assert all(np.isnan(one[name]) for name in ("return", *DIAGNOSTICS))
+        for name in (*CELL, "agent", "max_return", "length", "schema", "wmjax", "device", "backend", "victim_sha256"):
+            assert one[name] == other[name], name
 
-    # A shard that was damaged since is made again too, and nothing else.
+    # A shard that was damaged since is named and made again too, and nothing else; what is no shard is named.
     before = shards(out)
-    damaged = min(before)
+    damaged = min(before.keys() - {f"{tries[0]}.parquet"})
     (out / "rows" / damaged).write_bytes((out / "rows" / damaged).read_bytes()[:-100])
+    (out / "rows" / "notes.txt").write_text("mine")
     monkeypatch.undo()
-    outcome = run(study, out, batch=2)
+    told.clear()
+    outcome = run(study, out, batch=2, on_progress=told.append)
     assert (outcome.episodes, outcome.failed) == (EPISODES, {})
     assert not list((out / "errors").iterdir())
-    assert {name for name, written in shards(out).items() if before.get(name) == written} == before.keys() - {damaged}
+    assert (out / "rows" / "notes.txt").read_text() == "mine"
+    stray, broken = [progress.message for progress in told if progress.message]
+    assert stray == f"{out}/rows/notes.txt: belongs to no chunk of this study, and is left alone"
+    assert broken.startswith(f"{out}/rows/{damaged}: not a readable Parquet file (")
+    assert broken.endswith("; it is made again")
+    again = {damaged, f"{tries[0]}.parquet"}
+    assert {name for name, written in shards(out).items() if before[name] == written} == before.keys() - again
     assert_same_rows(rows(out), whole)
+
+
+def test_machines_that_split_a_study_play_it_once_and_their_parts_join(study, undisturbed, tmp_path):
+    parts = [tmp_path / "one", tmp_path / "two"]
+    outcomes = [run(study, part, batch=2, shard=f"{i}/2", command=["x"]) for i, part in enumerate(parts, 1)]
+    assert sum(outcome.episodes for outcome in outcomes) == EPISODES
+    assert [len(shards(part)) for part in parts] == [CHUNKS / 2] * 2
+    for i, part in enumerate(parts, 1):
+        manifest = read_manifest(part)
+        assert (manifest["shard"], manifest["command"], manifest["chunks"]) == (f"{i}/2", ["x"], CHUNKS)
+    half, whole = tmp_path / "half", tmp_path / "whole"
+    assert merge(parts[1:], half) == Merged(half, played=3, failed=0, missing=3)
+    assert merge(parts, whole) == Merged(whole, played=CHUNKS, failed=0, missing=0)
+    before = shards(half), shards(whole)
+    for out, had in zip((half, whole), before, strict=True):  # the study goes on there
+        assert run(study, out, batch=2).episodes == EPISODES
+        assert had.items() <= shards(out).items()
+        assert_same_rows(rows(out), rows(undisturbed.folder))
+        assert recorded(out).keys() == recorded(undisturbed.folder).keys()
+    assert shards(whole) == before[1]
+
+
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "1/0", "2", "1/2/3", "-1/2", "1.0/2", "", "１/2", "1/9999999", (1, 2)])
+def test_an_impossible_shard(study, tmp_path, shard):
+    with pytest.raises(InputError, match=r"^shard is .*; allowed: i/n with 1 <= i <= n, such as 1/3$"):
+        run(study, tmp_path / "out", shard=shard)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_shard_of_more_machines_than_chunks_is_empty(study, tmp_path):
+    told = []
+    outcome = run(study, tmp_path, batch=2, shard=f"{CHUNKS + 1}/{CHUNKS + 1}", on_progress=told.append)
+    assert (outcome.episodes, outcome.failed) == (0, {})
+    assert [(progress.done, progress.total) for progress in told] == [(0, 0)]
+
+
+def test_finished_rows_are_let_go(study, tmp_path, monkeypatch):
+    """A lane holds what it plays, and nothing of the chunks before."""
+    play, played, held = Lane.play, [], []
+
+    def watch(lane, chunk, record, on_step):
+        held.append(sum(reference() is not None for reference in played))
+        result = play(lane, chunk, record, on_step)
+        played.append(weakref.ref(result))
+        return result
+
+    monkeypatch.setattr(Lane, "play", watch)
+    run(study, tmp_path, batch=2)
+    assert held == [0] * CHUNKS
 
 
 def test_a_full_disk_ends_the_study_and_keeps_what_is_finished(study, undisturbed, tmp_path, monkeypatch):

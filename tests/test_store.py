@@ -2,6 +2,8 @@
 
 import errno
 import os
+import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,16 +16,25 @@ import pytest
 from wmjax.core.errors import InputError
 from wmjax.core.files import write_atomically
 from wmjax.grid import store as storing
+from wmjax.grid.provenance import PROVENANCE, git_state
 from wmjax.grid.rows import SCHEMA
 from wmjax.grid.store import Store, read_manifest
 
-MANIFEST = {"identity": {"study": {"budgets": [0.1]}, "victims": {"a": "0"}}, "notes": ["ä"]}
+MANIFEST = {"identity": {"study": {"budgets": [0.1]}, "victims": {"a": "0"}}, "notes": ["ä"], "earlier": []}
 
 
 def row(**given):
     """A row with a value of the right kind in every column."""
     kinds = {pa.string(): "x", pa.bool_(): False}
-    return {field.name: kinds.get(field.type, 7) for field in SCHEMA} | given
+    return {field.name: kinds.get(field.type, 7) for field in SCHEMA} | {"error": ""} | given
+
+
+def damaged(store: Store, rows: int = 200) -> bool:
+    """Whether the shard c is told to be damaged, by its name."""
+    try:
+        return not store.finished("c", rows)
+    except InputError as error:
+        return "rows/c.parquet: " in str(error)
 
 
 ROWS = [row(seed=seed, **{"return": seed / 3}) for seed in range(200)]
@@ -43,7 +54,8 @@ def test_rows_come_back(store):
     assert not store.finished("c", 200)
     store.write_rows("c", ROWS)
     assert store.finished("c", 200)
-    assert not store.finished("c", 199)
+    with pytest.raises(InputError, match=r"rows/c\.parquet: has 200 rows, its chunk 199$"):
+        store.finished("c", 199)
     table = pq.read_table(store.folder / "rows" / "c.parquet")
     assert table.schema.equals(SCHEMA, check_metadata=True)
     assert table.to_pylist() == ROWS
@@ -62,10 +74,13 @@ def test_traces_come_back_without_pickle(store):
         assert arrays["meta"].item() == '{"a": 1}'
 
 
-def test_an_error_is_forgotten_when_the_chunk_succeeds(store):
-    store.write_error("c", "Traceback ä")
-    assert (store.folder / "errors" / "c.txt").read_text() == "Traceback ä"
+def test_a_chunk_that_failed_is_not_finished_and_forgotten_when_it_succeeds(store):
+    store.write_rows("c", [ROWS[0], row(error="out of luck")], "Traceback ä \udcff")
+    assert (store.folder / "errors" / "c.txt").read_text() == "Traceback ä \\udcff"
+    assert not store.finished("c", 2)
+    assert pq.read_table(store.folder / "rows" / "c.parquet")["error"].to_pylist() == ["", "out of luck"]
     store.write_rows("c", ROWS)
+    assert store.finished("c", 200)
     assert not (store.folder / "errors" / "c.txt").exists()
 
 
@@ -98,11 +113,12 @@ def test_a_damaged_shard_is_not_finished(store, step):
     content = path.read_bytes()
     for end in range(0, len(content), 1009):
         path.write_bytes(content[:end])
-        assert not store.finished("c", 200)
+        with pytest.raises(InputError, match=r"rows/c\.parquet: not a readable Parquet file \("):
+            store.finished("c", 200)
     for place in range(step, len(content), 1009):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         # Comments in the footer may be damaged, but no number.
-        assert not store.finished("c", 200) or pq.read_table(path).to_pylist() == ROWS
+        assert damaged(store) or pq.read_table(path).to_pylist() == ROWS
 
 
 @pytest.mark.parametrize(
@@ -117,14 +133,15 @@ def test_a_damaged_shard_is_not_finished(store, step):
 )
 def test_a_foreign_shard_is_not_finished(store, table):
     pq.write_table(table, store.folder / "rows" / "c.parquet")
-    assert not store.finished("c", 2)
+    with pytest.raises(InputError, match=r"rows/c\.parquet: not a table of wmjax rows \(differs in "):
+        store.finished("c", 2)
     store.write_rows("c", ROWS[:2])
     assert store.finished("c", 2)
 
 
 def test_a_folder_in_place_of_a_shard(store):
     (store.folder / "rows" / "c.parquet").mkdir()
-    assert not store.finished("c", 2)
+    assert damaged(store, 2)
     with pytest.raises(InputError, match=r"rows/c\.parquet: cannot be written \(Is a directory\)"):
         store.write_rows("c", ROWS)
 
@@ -151,7 +168,7 @@ def test_another_study_changes_nothing(store):
     assert files(store.folder) == before
     with Store(store.folder, MANIFEST | {"device": "another"}) as again:
         assert again.finished("c", 200)
-    assert read_manifest(store.folder) == MANIFEST | {"device": "another"}
+    assert read_manifest(store.folder)["device"] == "another"
 
 
 @pytest.mark.parametrize(
@@ -220,7 +237,7 @@ def test_a_full_disk(store, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    for write, *what in ((store.write_rows, "d", ROWS), (store.write_trace, "t", {}), (store.write_error, "d", "x")):
+    for write, *what in ((store.write_rows, "d", ROWS), (store.write_trace, "t", {}), (store.write_rows, "d", [], "x")):
         with pytest.raises(InputError, match=r"out/\w+/\w+\.\w+: cannot be written \(No space left on device\)$"):
             write(*what)
     assert files(store.folder) == before
@@ -229,10 +246,82 @@ def test_a_full_disk(store, monkeypatch):
         Store(store.folder, MANIFEST)
 
 
+def test_a_write_that_fails_halfway_leaves_nothing(store):
+    store.write_rows("c", ROWS)
+    before = files(store.folder)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, hard))  # the system's own failure, after some bytes
+    try:
+        with pytest.raises(InputError, match=r"rows/d\.parquet: cannot be written \(File too large\)$"):
+            store.write_rows("d", ROWS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert files(store.folder) == before
+
+
 def test_a_shard_whose_schema_text_is_damaged_is_made_again(store):
     store.write_rows("new", ROWS)
     path = store.folder / "rows" / "new.parquet"
     data = path.read_bytes()
     assert data.count(b"victim_sha256")
     path.write_bytes(data.replace(b"victim_sha256", b"victim_sha25\xff"))
-    assert not store.finished("new", len(ROWS))
+    with pytest.raises(InputError, match="not a readable Parquet file"):
+        store.finished("new", len(ROWS))
+
+
+def test_what_is_no_chunk_is_found_and_left(store):
+    store.write_rows("c", ROWS)
+    for name in ("notes.txt", "d.parquet", "c.parquet.bak"):
+        (store.folder / "rows" / name).write_text("mine")
+    assert [path.name for path in store.strays(["c", "e"])] == ["c.parquet.bak", "d.parquet", "notes.txt"]
+    assert (store.folder / "rows" / "notes.txt").read_text() == "mine"
+
+
+def test_what_a_killed_writer_left_is_removed_at_the_next_start(store):
+    store.write_rows("c", ROWS)
+    before = files(store.folder)
+    for left in (".manifest.json.part", "rows/.d.parquet.part", "traces/.t.npz.part", "errors/.d.txt.part"):
+        (store.folder / left).write_bytes(b"half")
+    store.close()
+    with pytest.raises(InputError, match="another study"):
+        Store(store.folder, {"identity": {}})
+    assert files(store.folder).keys() > before.keys()  # it may be of use to whom the folder belongs
+    Store(store.folder, MANIFEST).close()
+    assert files(store.folder) == before
+
+
+def test_the_manifest_remembers_where_earlier_rows_come_from(store):
+    def opened(**provenance) -> dict:
+        store.close()
+        Store(store.folder, MANIFEST | provenance).close()
+        return read_manifest(store.folder)
+
+    first = {"device": "1 x cpu", "started": "2026-01-01", "git": {"commit": "a", "dirty": False}}
+    opened(**first)
+    assert opened(**first | {"started": "2026-01-02"})["earlier"] == [dict.fromkeys(PROVENANCE)]
+    other = first | {"git": {"commit": "b", "dirty": False}}
+    for _ in range(2):
+        seen = opened(**other)
+        assert [run["git"] for run in seen["earlier"]] == [None, {"commit": "a", "dirty": False}]
+        assert seen["git"]["commit"] == "b"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_the_commit_of_a_checkout(tmp_path):
+    def git(*arguments: str) -> str:
+        who = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+        done = subprocess.run(["git", "-C", tmp_path, *who, *arguments], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    root = tmp_path.resolve()
+    assert git_state(root) is None
+    git("init")
+    assert git_state(root) is None  # without a commit
+    (root / "site-packages").mkdir()
+    (root / "code.py").write_text("1")
+    git("add", "code.py")
+    git("commit", "-m", "one")
+    assert git_state(root) == {"commit": git("rev-parse", "HEAD"), "dirty": False}
+    assert git_state(root / "site-packages") is None  # a package that lies somewhere in another's checkout
+    (root / "code.py").write_text("2")
+    assert git_state(root) == {"commit": git("rev-parse", "HEAD"), "dirty": True}

@@ -3,9 +3,10 @@
 import os
 import signal
 import sys
+import webbrowser
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
@@ -13,10 +14,13 @@ from rich.markdown import Markdown
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
-from tyro.conf import OmitSubcommandPrefixes, Positional, UseAppendAction, arg
+from tyro.conf import FlagCreatePairsOff, OmitSubcommandPrefixes, Positional, UseAppendAction, arg
 
 from wmjax import runtime
 from wmjax.core.errors import InputError
+
+if TYPE_CHECKING:
+    from wmjax.grid.spec import Study
 
 _console = Console()
 
@@ -26,21 +30,50 @@ class Run:
     """Run a study, or what is left of it, and write its report."""
 
     study: Annotated[str, Positional, arg(metavar="STUDY")] = "quickstart"
-    """A file (TOML, see README.md), or a shipped study: quickstart, arb4wm-main, arb4wm-temporal, arb4wm-defense."""
+    """A file (TOML, see README.md), or a shipped study: quickstart, arb4wm-main, arb4wm-temporal, arb4wm-defense,
+    arb4wm-transfer."""
     changes: Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="'FIELD = VALUE'")] = ()
     """A field of the study and another value for it, as a line of its file; may be given several times."""
     out: Path | None = None
     """Results folder; runs/<name of the study> if not given."""
     batch: int | None = None
-    """Episodes that share each compiled call; 4 on CPUs and 64 elsewhere if not given."""
+    """Episodes that share each compiled call; 4 on CPUs and 64 elsewhere, or fewer where memory is short, if not
+    given."""
+    shard: Annotated[str | None, arg(metavar="I/N")] = None
+    """Play the I-th of N parts of about equal work, so that N machines share a study; see `wmjax merge`."""
+    dry_run: Annotated[bool, FlagCreatePairsOff] = False
+    """Only say what it will take: cells, programs, operations, time, memory and disk. Some frames are played to see
+    how long they take; nothing is written to the results folder."""
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Join what several machines made of one study with `--shard`, and write its report."""
+
+    folders: Annotated[tuple[Path, ...], Positional, arg(metavar="DIR ...")]
+    """Results folders of `wmjax run`."""
+    out: Path
+    """Results folder for the whole; `wmjax run` goes on in it with what is missing."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Write the report of a results folder: Markdown, plots and a video in DIR/report."""
+    """Write the report of a results folder: DIR/report/report.html; beside it Markdown, and tables as CSV and LaTeX."""
 
     folder: Annotated[Path, Positional, arg(metavar="DIR")]
     """Results folder of `wmjax run`."""
+
+
+@dataclass(frozen=True)
+class View:
+    """Look into a results folder in the browser, and attack single episodes there; served to this machine only."""
+
+    folder: Annotated[Path, Positional, arg(metavar="DIR")]
+    """Results folder of `wmjax run`."""
+    port: int | None = None
+    """Of 127.0.0.1; 8000 if not given, or a free one where that is taken."""
+    open: bool = False
+    """Open the browser, too."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +107,7 @@ class Doctor:
     """Check this installation, and say how to mend what is wrong."""
 
 
-Command = Run | Report | Convert | Zoo | Doctor
+Command = Run | Merge | Report | View | Convert | Zoo | Doctor
 
 
 def main() -> None:
@@ -104,8 +137,12 @@ def _execute(command: Command) -> int:
         case Run():
             runtime.use_compilation_cache()
             return _run(command)
+        case Merge():
+            return _merge(command)
         case Report():
             _report(command.folder)
+        case View():
+            _view(command)
         case Convert():
             from wmjax.victims.convert import convert
 
@@ -125,6 +162,8 @@ def _run(command: Run) -> int:
     from wmjax.grid.run import Progress, run
 
     study = read_study(command.study, command.changes)
+    if command.dry_run:
+        return _estimate(command, study)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -142,15 +181,16 @@ def _run(command: Run) -> int:
         if _console.is_terminal:
             bar.start()  # now that nothing is wrong with the study
             bar.update(task, completed=progress.done, total=progress.total)
-        elif 10 * progress.done // progress.total > tenths:
-            tenths = 10 * progress.done // progress.total
-            percent = 100 * progress.done // progress.total
+        elif 10 * progress.done // max(progress.total, 1) > tenths:  # a shard may be empty
+            tenths = 10 * progress.done // max(progress.total, 1)
+            percent = 100 * progress.done // max(progress.total, 1)
             print(f"{percent} % ({progress.done}/{progress.total} agent steps)", flush=True)
         if progress.message is not None:
             bar.console.print(progress.message, style="red", markup=False)
 
     try:
-        outcome = run(study, command.out, batch=command.batch, on_progress=show)
+        given = ["wmjax", *sys.argv[1:]]
+        outcome = run(study, command.out, batch=command.batch, shard=command.shard, command=given, on_progress=show)
     finally:
         if bar.live.is_started:
             bar.stop()
@@ -163,10 +203,50 @@ def _run(command: Run) -> int:
     return 1 if outcome.failed else 0
 
 
+def _estimate(command: Run, study: "Study") -> int:
+    from wmjax.grid.estimate import estimate
+    from wmjax.grid.job import prepare
+
+    job = prepare(study, command.out, batch=command.batch, shard=command.shard)
+    with _console.status("trying out the programs"):
+        found = estimate(job)
+    table = Table(title=f"{study.name}: what it will take", box=None, show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, text in found.lines():
+        table.add_row(name, text)
+    _console.print(table, highlight=False)
+    return 0
+
+
+def _merge(command: Merge) -> int:
+    from wmjax.grid.merge import merge
+
+    merged = merge(command.folders, command.out, command=["wmjax", *sys.argv[1:]])
+    for line in merged.left_out:
+        print(f"wmjax: left out: {line}", file=sys.stderr)
+    counts = f"{merged.played} chunks played, {merged.failed} failed, {merged.missing} missing"
+    print(f"{merged.folder}: {counts}", flush=True)
+    if merged.played:
+        _report(merged.folder)
+    return 1 if merged.failed or merged.missing or merged.left_out else 0
+
+
 def _report(folder: Path) -> None:
     from wmjax.report import report
 
     print(f"report: {report(folder)}")
+
+
+def _view(command: View) -> None:
+    from wmjax.view import serve
+
+    def ready(address: str) -> None:
+        print(f"{command.folder}: {address} (Ctrl-C ends it)", flush=True)
+        if command.open:
+            webbrowser.open(address)
+
+    serve(command.folder, command.port, ready)
 
 
 def _zoo(name: str | None) -> None:

@@ -36,9 +36,7 @@ class Attack:
     draws: int = 1  #: of latent noise, and of a random defense that it knows, over which its loss is averaged (EOT)
     rounded: bool = False  #: the attacked frame is rounded to grey levels, within the budget
     gap: str = "none"  #: what an online rule of timing weighs frames by: nothing, the policy's gap or the value's
-    source: Victim | None = (
-        None  #: the agent that attacks are computed on while another plays; None: that one
-    )
+    source: Victim | None = None  #: the agent that attacks are computed on while another plays; None: that one
 
     def __post_init__(self) -> None:
         if not isinstance(self.optimizer, Optimizer):

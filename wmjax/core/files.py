@@ -12,7 +12,6 @@ def write_atomically(path: Path, data: Any) -> None:
 
     Raises InputError where the disk is full or the folder cannot be written. A path has one writer at a time.
     """
-    # The same name in every run: what a killed one left is written over.
     temporary = path.with_name(f".{path.name}.part")
     try:
         try:
@@ -26,3 +25,9 @@ def write_atomically(path: Path, data: Any) -> None:
             raise
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove what writers that were killed left half-written in `folder`; nobody may be writing there."""
+    for left in folder.glob(".*.part"):
+        left.unlink(missing_ok=True)

@@ -1,31 +1,25 @@
 """Runs a study: a lane per device takes chunks of episodes and stores their rows, until none are left."""
 
-import importlib.metadata
-import json
-import os
 import queue
 import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from wmjax.core.errors import InputError
 from wmjax.envs import WorkerError
+from wmjax.grid.job import Job, prepare
 from wmjax.grid.lane import Lane
-from wmjax.grid.plan import Chunk, Episode, plan
-from wmjax.grid.reading import read_study
-from wmjax.grid.rows import SCHEMA_VERSION
+from wmjax.grid.plan import Chunk
+from wmjax.grid.provenance import provenance
 from wmjax.grid.spec import Study
 from wmjax.grid.store import Store
-from wmjax.victims import zoo
-from wmjax.victims.weights import file_sha256
+from wmjax.grid.unplayed import unplayed
 
 _TRIES = 2
-_PACKAGES = ("wmjax", "jax", "jaxlib", "flax", "numpy", "mujoco", "mujoco-mjx", "dm_control")
 
 
 @dataclass(frozen=True)
@@ -42,7 +36,7 @@ class Outcome:
     """Where the results are, and what a reader of them must know."""
 
     folder: Path
-    episodes: int  #: rows that are there
+    episodes: int  #: that were played, of this shard where there is one
     failed: dict[str, str] = field(
         default_factory=dict
     )  #: what went wrong in each failed chunk, in a line; its traceback is in errors/
@@ -54,62 +48,38 @@ def run(
     out: str | Path | None = None,
     *,
     batch: int | None = None,
+    shard: str | None = None,
+    command: Sequence[str] | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Outcome:
     """Run what is not yet done of a study and store it in `out` (default: runs/<name>).
 
     The study is one, the path of a TOML file, or the name of a shipped study.
 
-    `batch` episodes share each compiled call (default: 4 on CPUs, 64 elsewhere). Results depend neither on the order of
+    `batch` episodes share each compiled call (default: see `batch_size`). Results depend neither on the order of
     the chunks, nor on interruptions, nor on the number of devices; another batch size changes their last bits, so a
-    folder keeps to one. A chunk that fails twice is reported and left out. `on_progress` is called from several
-    threads. Raises InputError for a wrong study, an unusable folder or machine, or a full disk.
+    folder keeps to one. `shard` "1/3" is the first of three parts of about equal work, for a machine to play; `merge`
+    joins them. A chunk that fails twice is reported, its rows say why, and the next run plays it again, as it does a
+    chunk whose file is damaged. `command` is kept in the manifest. `on_progress` is called from several threads. Raises
+    InputError for a wrong study, an unusable folder or machine, or a full disk; what is finished is kept.
     """
-    if not isinstance(study, Study):
-        study = read_study(study)
-    devices = jax.local_devices()
-    if batch is None:
-        batch = 4 if devices[0].platform == "cpu" else 64
-    if not 1 <= batch <= 65536:
-        raise InputError(f"batch is {batch}; allowed: 1 to 65536")
-    victims = _victims(study)
-    cards = {name: zoo.card(path) for name, path in victims.items()}
-    hashes = {name: file_sha256(path) for name, path in victims.items()}
-    chunks = plan(study, cards, hashes, batch)
-    notes = tuple(note for note in map(zoo.caveat, victims.values()) if note)
-    versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    identity = {
-        "study": asdict(study),
-        "victims": hashes,
-        "batch": batch,
-        "schema": SCHEMA_VERSION,
-        "versions": versions,  # other pixels, physics or rounding are other results
-    }
+    job = prepare(study, out, batch=batch, shard=shard)
+    device = f"{len(job.devices)} x {job.devices[0].device_kind}"
     manifest = {
-        "identity": json.loads(json.dumps(identity)),  # as it will be read back
-        "study": asdict(study),
-        "versions": versions,
-        "device": f"{len(devices)} x {devices[0].device_kind}",
-        "notes": notes,
+        "identity": job.identity,
+        "study": asdict(job.study),
+        "versions": job.identity["versions"],
+        "chunks": len(job.chunks),
+        "notes": job.notes,
+        **provenance(command, shard, device),
     }
-    with Store(Path(out or Path("runs") / study.name), manifest) as store:
-        work = _Work(store, study, chunks, on_progress)
-        work.run(devices, victims)
-        rows = sum(len(chunk.episodes) for chunk in chunks if chunk.id not in work.failed)
-        return Outcome(store.folder, rows, work.failed, notes)
-
-
-def _victims(study: Study) -> dict[str, Path]:
-    """Return the weight files by name: a shipped agent's own, or the file's stem."""
-    found: dict[str, Path] = {}
-    for given in study.victims:
-        path = zoo.locate(given)
-        if path.stem in found:
-            raise InputError(f"victims: two are called {path.stem}")
-        if len(os.fsencode(path.stem)) > 100:
-            raise InputError(f"victims: {path.stem[:40]}... is longer than a name can be (100 bytes)")
-        found[path.stem] = path
-    return found
+    with Store(job.folder, manifest) as store:
+        strays = store.strays([chunk.id for chunk in job.chunks])
+        messages = [f"{path}: belongs to no chunk of this study, and is left alone" for path in strays]
+        work = _Work(store, job, on_progress)
+        work.run(messages)
+        rows = sum(len(chunk.episodes) for chunk in job.chunks[job.part] if chunk.id not in work.failed)
+        return Outcome(store.folder, rows, work.failed, job.notes)
 
 
 class _Stopped(Exception):
@@ -119,22 +89,28 @@ class _Stopped(Exception):
 class _Work:
     """The chunks still to do, taken by one thread a device."""
 
-    def __init__(self, store: Store, study: Study, chunks: Sequence[Chunk], report: Callable[[Progress], None]) -> None:
+    def __init__(self, store: Store, job: Job, report: Callable[[Progress], None]) -> None:
         self.failed: dict[str, str] = {}
-        self._store, self._study, self._report = store, study, report
+        self._store, self._job, self._report = store, job, report
+        self._damaged: list[str] = []
         self._todo: queue.SimpleQueue[Chunk] = queue.SimpleQueue()
+        chunks = job.chunks[job.part]
         for chunk in chunks:
-            if not store.finished(chunk.id, len(chunk.episodes)):
-                self._todo.put(chunk)
-        self._total = len(chunks) * study.episode_steps
-        self._done = self._total - self._todo.qsize() * study.episode_steps
+            try:
+                if store.finished(chunk.id, len(chunk.episodes)):
+                    continue
+            except InputError as error:
+                self._damaged.append(f"{error}; it is made again")
+            self._todo.put(chunk)
+        self._total = len(chunks) * job.study.episode_steps
+        self._done = self._total - self._todo.qsize() * job.study.episode_steps
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._fatal: list[BaseException] = []
 
-    def run(self, devices: Sequence[Any], victims: dict[str, Path]) -> None:
-        self._report(Progress(self._done, self._total))
-        workers = max(1, len(os.sched_getaffinity(0)) // len(devices))
-        lanes = [Lane(device, workers, victims) for device in devices]
+    def run(self, messages: Sequence[str]) -> None:
+        for message in (None, *messages, *self._damaged):
+            self._report(Progress(self._done, self._total, message))
+        lanes = self._job.lanes()
         # Daemons: a second Ctrl-C leaves at once, whatever a lane is doing.
         over = [threading.Event() for _ in lanes]
         for lane, end in zip(lanes, over, strict=True):
@@ -177,7 +153,7 @@ class _Work:
                 before, started = t, True
 
             try:
-                played = lane.play(chunk, self._records, on_step)
+                played = lane.play(chunk, self._job.records, on_step)
             except (_Stopped, InputError):  # wrong input, such as MUJOCO_GL, is wrong for every chunk
                 raise
             except Exception as error:
@@ -189,20 +165,18 @@ class _Work:
                 for name, arrays in played.traces.items():
                     self._store.write_trace(name, arrays)
                 self._store.write_rows(chunk.id, played.rows)
-                self._advance(self._study.episode_steps - before)
+                self._advance(self._job.study.episode_steps - before)
                 return
-        self._advance(self._study.episode_steps)
-
-    def _records(self, episode: Episode) -> bool:
-        """Return whether to keep an episode frame by frame: the first seed, clean and at the largest budget."""
-        kept = episode.objective == "clean" or 0 < episode.eps == max(self._study.budgets)
-        return kept and episode.seed == self._study.seeds[0]
+        self._advance(self._job.study.episode_steps)
 
     def _blame(self, chunk: Chunk, error: Exception, *, last: bool) -> str:
-        summary = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        line = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"[:300]
+        summary = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
         if last:
             self.failed[chunk.id] = summary
-            self._store.write_error(chunk.id, "".join(traceback.format_exception(error)))
+            family = self._job.cards[chunk.episodes[0].victim].victim.agent
+            rows = unplayed(chunk, family, jax.local_devices()[0].device_kind, summary)
+            self._store.write_rows(chunk.id, rows, "".join(traceback.format_exception(error)))
         what = " ".join(str(part) for part in chunk.episodes[0].program)
         return f"{what}: failed, {'given up' if last else 'trying again'}: {summary}"
 

@@ -70,9 +70,7 @@ class Study:
         for field, agents in (("victims", self.victims), ("sources", self.sources)):
             for agent in agents:
                 if not agent.isprintable():
-                    raise InputError(
-                        f"{field}: {agent!r:.80} is no name or path: it has control characters"
-                    )
+                    raise InputError(f"{field}: {agent!r:.80} is no name or path: it has control characters")
         if words := set(WORDS) & set(self.victims):
             raise InputError(f"victims: {min(words)!r} is not an agent; as a word it belongs to sources")
         searched = [objective for objective in self.objectives if objective != "random"]

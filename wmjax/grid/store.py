@@ -3,7 +3,7 @@
 import fcntl
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +12,46 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wmjax.core.errors import InputError
-from wmjax.core.files import write_atomically
-from wmjax.grid.rows import SCHEMA
+from wmjax.core.files import remove_parts, write_atomically
+from wmjax.grid.provenance import PROVENANCE
+from wmjax.grid.rows import SCHEMA, SCHEMA_VERSION
+
+_PARTS = ("rows", "traces", "errors")
+_KINDS: dict[str, Any] = {
+    "identity": dict,
+    "study": dict,
+    "versions": dict,
+    "chunks": int,
+    "notes": list,
+    "started": str,
+    "command": list | None,
+    "shard": str | None,
+    "git": dict | None,
+    "python": str,
+    "platform": str,
+    "device": str,
+    "earlier": list,
+}
+"""What a manifest's values are, where it has them."""
 
 
 class Store:
     """A study's folder, open for writing by one process at a time.
 
-    rows/<chunk>.parquet holds the rows of a finished chunk, traces/ recorded episodes, errors/ the tracebacks of chunks
-    that failed, manifest.json what was asked for and with which versions.
+    rows/<chunk>.parquet holds the rows of a chunk, traces/ recorded episodes, errors/ the tracebacks of chunks that
+    failed, manifest.json what was asked for, with which versions, and where the rows come from: its `earlier` lists the
+    provenance of runs before this one.
     """
 
     def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
         """Open `folder`, making it if need be, for the study in `manifest["identity"]`.
 
-        Raises InputError where it holds another study, is in use, or cannot be written.
+        What a killed writer left half-written is removed. Raises InputError where the folder holds another study, is in
+        use, or cannot be written.
         """
         self.folder = folder
         try:
-            for name in ("rows", "traces", "errors"):
+            for name in _PARTS:
                 (folder / name).mkdir(parents=True, exist_ok=True)
             self._lock = (folder / ".lock").open("w")
         except OSError as error:
@@ -58,26 +79,33 @@ class Store:
             raise InputError(f"{self.folder}: another process is writing to it") from None
         except OSError as error:
             raise InputError(f"{self.folder}: cannot be locked ({error.strerror})") from None
-        before = read_manifest(self.folder)
-        if before is not None and before.get("identity") != manifest["identity"]:
-            differs = _difference(manifest["identity"], before.get("identity"))
-            raise InputError(f"{self.folder}: holds the results of another study; choose another folder ({differs})")
-        write_atomically(self.folder / "manifest.json", json.dumps(manifest, indent=2).encode())
+        before = check_identity(self.folder, manifest["identity"])
+        for part in (".", *_PARTS):
+            remove_parts(self.folder / part)
+        runs = [*manifest.get("earlier", ()), *([] if before is None else earlier(before))]
+        others = [run for run in runs if _but_started(run) != _but_started(manifest)]
+        unlike = [run for i, run in enumerate(others) if run not in others[:i]]
+        write_atomically(self.folder / "manifest.json", json.dumps({**manifest, "earlier": unlike}, indent=2).encode())
 
     def finished(self, chunk: str, rows: int) -> bool:
-        """Return whether the chunk's shard is there, whole and of this schema; else it will be written again."""
-        try:
-            table = pq.read_table(self.folder / "rows" / f"{chunk}.parquet", page_checksum_verification=True)
-        except (OSError, ValueError, pa.ArrowException):  # ValueError: damaged text in the file's schema
-            return False
-        return table.schema.equals(SCHEMA) and table.num_rows == rows
+        """Return whether the chunk's episodes were all played, as the function of this name."""
+        return finished(self.folder, chunk, rows)
 
-    def write_rows(self, chunk: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write a chunk's rows, and forget that it ever failed."""
+    def strays(self, chunks: Collection[str]) -> list[Path]:
+        """Return what lies among the shards but belongs to none of `chunks`."""
+        ours = {f"{chunk}.parquet" for chunk in chunks}
+        return sorted(path for path in (self.folder / "rows").iterdir() if path.name not in ours)
+
+    def write_rows(self, chunk: str, rows: Sequence[Mapping[str, Any]], traceback: str | None = None) -> None:
+        """Write a chunk's rows, and the traceback of one that failed; of one that did not, forget that it ever did."""
         sink = pa.BufferOutputStream()
         pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), sink, write_page_checksum=True)
         write_atomically(self.folder / "rows" / f"{chunk}.parquet", sink.getvalue())
-        (self.folder / "errors" / f"{chunk}.txt").unlink(missing_ok=True)
+        error = self.folder / "errors" / f"{chunk}.txt"
+        if traceback is None:
+            error.unlink(missing_ok=True)
+        else:
+            write_atomically(error, traceback.encode(errors="backslashreplace"))  # paths may hold any bytes
 
     def write_trace(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Write one episode frame by frame, compressed."""
@@ -85,18 +113,91 @@ class Store:
         np.savez_compressed(buffer, allow_pickle=False, **arrays)
         write_atomically(self.folder / "traces" / f"{name}.npz", buffer.getvalue())
 
-    def write_error(self, chunk: str, text: str) -> None:
-        """Keep the traceback of a chunk that failed."""
-        write_atomically(self.folder / "errors" / f"{chunk}.txt", text.encode())
+    def take_rows(self, path: Path) -> None:
+        """Take over a chunk's file from another study's folder, and its traceback if it failed."""
+        error = path.parents[1] / "errors" / f"{path.stem}.txt"
+        self._take(path)
+        if error.exists():
+            self._take(error)
+        else:
+            (self.folder / "errors" / error.name).unlink(missing_ok=True)
+
+    def take_trace(self, path: Path) -> None:
+        """Take over a recorded episode from another study's folder, where there is none of its name."""
+        if not (self.folder / "traces" / path.name).exists():
+            self._take(path)
+
+    def _take(self, path: Path) -> None:
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+        write_atomically(self.folder / path.parent.name / path.name, content)
 
 
-def _difference(ours: Any, theirs: Any, path: str = "") -> str:
+def check_identity(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the folder's manifest, None where there is none; raises InputError where it is that of another study."""
+    before = read_manifest(folder)
+    if before is not None and before.get("identity") != identity:
+        differs = difference(identity, before.get("identity"))
+        raise InputError(f"{folder}: holds the results of another study; choose another folder ({differs})")
+    return before
+
+
+def finished(folder: Path, chunk: str, rows: int) -> bool:
+    """Return whether the chunk's episodes were all played; not so where it failed, or was never tried.
+
+    Raises InputError, saying why, where its shard is damaged; it is to be made again.
+    """
+    path = folder / "rows" / f"{chunk}.parquet"
+    if not path.exists():
+        return False
+    shard = read_shard(path)
+    if len(shard) != rows:
+        raise InputError(f"{path}: has {len(shard)} rows, its chunk {rows}")
+    return not failed(shard)
+
+
+def read_shard(path: Path) -> pa.Table:
+    """Return the rows of a chunk's file; raises InputError, naming it, unless it is whole and of this schema."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
+            shard = parquet.read()
+        shard.validate(full=True)
+    except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: damaged text in the file's schema
+        why = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(f"{path}: not a readable Parquet file ({why})") from error
+    version = (shard.schema.metadata or {}).get(b"wmjax_schema", b"").decode("ascii", "replace")
+    if version and version != str(SCHEMA_VERSION):
+        raise InputError(f"{path}: rows of schema version {version}; this wmjax reads version {SCHEMA_VERSION}")
+    if not version or not shard.schema.equals(SCHEMA):
+        differing = set(SCHEMA).symmetric_difference(shard.schema)
+        names = ", ".join(sorted({repr(field.name) for field in differing})) or "their order"
+        raise InputError(f"{path}: not a table of wmjax rows (differs in {names})")
+    return shard.replace_schema_metadata(SCHEMA.metadata)
+
+
+def failed(shard: pa.Table) -> bool:
+    """Return whether an episode of the shard could not be played."""
+    return any(shard["error"].to_pylist())
+
+
+def difference(ours: Any, theirs: Any, path: str = "") -> str:
     """Return where two unequal identities first differ, and how; values are cut to 80 characters."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         keys = sorted(ours.keys() | theirs.keys())
         key = next(key for key in keys if key not in ours or key not in theirs or ours[key] != theirs[key])
-        return _difference(ours.get(key), theirs.get(key), f"{path}.{key}" if path else key)
+        return difference(ours.get(key), theirs.get(key), f"{path}.{key}" if path else key)
     return f"{path or 'identity'} is {ours!r:.80}, the folder has {theirs!r:.80}"
+
+
+def earlier(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the provenance of every run that a manifest tells of, its own last."""
+    return [*manifest.get("earlier", ()), {key: manifest.get(key) for key in PROVENANCE}]
+
+
+def _but_started(run: Any) -> dict[str, Any]:
+    return {key: run.get(key) for key in PROVENANCE if key != "started"} if isinstance(run, Mapping) else {}
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -110,4 +211,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         raise InputError(f"{path}: not a manifest of wmjax") from None
     if not isinstance(manifest, dict):
         raise InputError(f"{path}: not a manifest of wmjax")
+    for key, kind in _KINDS.items():
+        if key in manifest and not isinstance(manifest[key], kind):
+            raise InputError(f"{path}: {key!r} is not what a study writes there")
     return manifest

@@ -33,15 +33,23 @@ def resampled_means(scores: ArrayLike, rng: np.random.Generator, *, replicates: 
         return np.full((replicates, tasks, *rest), np.nan)
     flat = values.reshape(tasks, seeds, math.prod(rest))
     valid = ~np.isnan(flat)
-    drawable = valid.any(axis=2)
-    amount = drawable.sum(axis=1)
-    odds = drawable / np.maximum(amount, 1)[:, None]
-    draws = rng.multinomial(amount, odds, size=(replicates, tasks)).astype(np.float64).transpose(1, 0, 2)
+    draws = drawn_seeds(valid, rng, replicates).transpose(1, 0, 2)
     count = draws @ valid.astype(np.float64)
     total = draws @ np.where(valid, flat, 0.0)
     known = (count > 0) & (valid.sum(axis=1) > 1)[:, None, :]
     means = np.where(known, total / np.maximum(count, 1.0), np.nan)
     return means.transpose(1, 0, 2).reshape(replicates, tasks, *rest)
+
+
+def drawn_seeds(valid: NDArray[np.bool_], rng: np.random.Generator, replicates: int) -> NDArray[np.float64]:
+    """Return how often each replicate draws each seed: [R, M, S], for `valid` [M, S, C] scores at C positions.
+
+    For every task on its own as many seeds as it has, with replacement; a seed without any score is not drawn.
+    """
+    drawable = valid.any(axis=2)
+    amount = drawable.sum(axis=1)
+    odds = drawable / np.maximum(amount, 1)[:, None]
+    return rng.multinomial(amount, odds, size=(replicates, len(valid))).astype(np.float64)
 
 
 def interval(replicates: ArrayLike, *, confidence: float = 0.95) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -72,7 +72,9 @@ def cells(rows: Rows) -> Cells:
     places: dict[Cell, list[int]] = defaultdict(list)
     names = zip(rows["victim"], rows["task"], settings, row_attacks(rows), rows["eps"].tolist(), strict=True)
     for i, (victim, task, setting, attack, eps) in enumerate(names):
-        places[Cell(victim, task, Setting(*setting), attack, eps)].append(i)
+        place = Setting(*setting)
+        place = place if place.transferred else place._replace(source="self")  # noise and clean episodes know none
+        places[Cell(victim, task, place, attack, eps)].append(i)
     return Cells(
         rows, {cell: np.array(own) for cell, own in places.items()}, episode_returns(rows) / rows["max_return"]
     )

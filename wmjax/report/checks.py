@@ -1,7 +1,7 @@
 """Self-checks: what in a study's rows shows that an attack is weaker than it looks, or the engine at fault.
 
 After AutoAttack's flags (arXiv 2003.01690) and the list of arXiv 1902.06705. Each check has a section of its name in
-docs/self_checks.md: why it exposes false robustness, and what to do.
+docs/self_checks.md: why it exposes false robustness, and what to do; the report says both in short.
 """
 
 import math
@@ -43,6 +43,7 @@ class Finding:
 
     name: str  #: stable
     meaning: str  #: what it means that it fired, one sentence
+    advice: str  #: what to do then
     fired: tuple[Fired, ...] = ()  #: empty: silent
     not_applicable: str = ""  #: why there was nothing to check; empty where there was
 
@@ -53,6 +54,7 @@ class Check:
 
     name: str
     meaning: str
+    advice: str
     ask: Callable[[Cells], tuple[Fired, ...] | str]
 
 
@@ -62,7 +64,7 @@ def check(study: Cells) -> list[Finding]:
     for one in CHECKS:
         answer = one.ask(study)
         why, fired = (answer, ()) if isinstance(answer, str) else ("", answer)
-        findings.append(Finding(one.name, one.meaning, fired, why))
+        findings.append(Finding(one.name, one.meaning, one.advice, fired, why))
     return findings
 
 
@@ -149,52 +151,66 @@ CHECKS = (
         "zero-gradient",
         "Gradients were exactly zero over the whole frame, and a step along them changes nothing: the attack is weaker "
         "than its name says, and no evidence of robustness.",
+        "Use fresh noise, a random start, an objective that reads probabilities (VSA, DCA) or an attack without "
+        "gradients; do not quote these cells, unless the return is at its floor already.",
         _zero_gradient,
     ),
     Check(
         "random-beats-gradient",
         "Random noise of the same budget leaves a clearly lower return than the attack: its gradients find nothing "
         "that chance does not, or its objective is not what the return depends on.",
+        "Look at the loss: if it hardly rose, average gradients over draws, take more steps or restarts; if it "
+        "rose, judge the agent by the objective that hurts it most, never by this one.",
         random_beats_gradient,
     ),
     Check(
         "not-monotone-in-budget",
         "The return clearly rises with the budget, though the larger ball holds the smaller one: the attack fails to "
         "find what is there.",
+        "Use more steps or an optimizer that adapts them (APGD), and read the curve as if it stayed at its lowest "
+        "value; small rises can be real in closed loop.",
         not_monotone_in_budget,
     ),
     Check(
         "not-monotone-in-steps",
         "More steps leave a clearly higher return than fewer: the steps do not climb, or climb something that does not "
         "hurt the agent.",
+        "Compare the losses: if more steps reach a lower loss, the optimizer fails, so use momentum, APGD or more "
+        "draws; if a higher one, they fit what does not matter to the return.",
         not_monotone_in_steps,
     ),
     Check(
         "loss-did-not-rise",
         "The attack's own objective was no higher after its steps than before them: it did not attack.",
+        "Look for zero gradients in the same cells, check the budget's units (8 grey levels are 8/255), and that "
+        "the attacked region has something in it.",
         _loss_did_not_rise,
     ),
     Check(
         "restart-gap",
         "Further starts found much of the loss that the first one missed: one start is not enough here, and more may "
         "find more.",
+        "Quote the attack with restarts and not the one without; take more steps until the gap closes.",
         _restart_gap,
     ),
     Check(
         "zero-budget-differs",
         "An attack that may change nothing changed the episode: what is measured is not the attack alone.",
+        "Do not use the study: this is a fault of wmjax. Report it with the study's manifest.",
         _zero_budget_differs,
     ),
     Check(
         "stored-frame",
         "The loss of the frame that was shown is not the loss that the attack noted: what it optimised is not what the "
         "agent saw.",
+        "Do not use the study: this is a fault of wmjax. Report it with the study's manifest.",
         _stored_frame,
     ),
     Check(
         "saturated-pixels",
         "Much of the image was driven to 0 or 1, and the budget cut off there: its units are wrong, or it is too large "
         "to mean anything.",
+        "Check the budget's units, and stay with budgets of a few grey levels to a few dozen.",
         _saturated_pixels,
     ),
 )

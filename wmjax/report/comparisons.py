@@ -15,6 +15,7 @@ from wmjax.metrics import paired_p
 from wmjax.report.cells import Cell, Cells, Fired
 from wmjax.report.names import budget_label, optimizer_label
 from wmjax.report.scores import Floats
+from wmjax.report.settings import noise_setting
 
 FALSE_ALARM = 0.01
 """Chance that a check fires in a study without fault: rare enough that a reader takes it seriously."""
@@ -46,7 +47,7 @@ def random_beats_gradient(study: Cells) -> tuple[Fired, ...] | str:
     pairs = []
     for cell in gradient_cells(study):
         # Noise knows no defense, so its episodes stand beside adaptive attacks too.
-        beside = noise.get((cell.victim, cell.task, cell.setting._replace(adaptive=False), cell.eps))
+        beside = noise.get((cell.victim, cell.task, noise_setting(cell.setting), cell.eps))
         if beside is not None:
             pairs.append(_Comparison(cell, beside))
     if not pairs:

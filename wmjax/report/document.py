@@ -53,9 +53,9 @@ class Video:
 
 @dataclass(frozen=True)
 class Facts:
-    """Short statements, each under its name; both are inline Markdown."""
+    """Statements, each of one or more lines under its name; inline Markdown."""
 
-    items: tuple[tuple[str, str], ...]
+    items: tuple[tuple[str, tuple[str, ...]], ...]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from wmjax.report.checks import Finding
 from wmjax.report.folder import Rows
 from wmjax.report.markdown import code, count, interval
 from wmjax.report.names import budget_label
-from wmjax.report.scores import episode_returns, has_nauc
+from wmjax.report.scores import failed_rows, has_nauc, left_out_rows
 from wmjax.report.tables import Missing, Parts, objective_text
 
 _ENOUGH_SEEDS = 10
@@ -42,10 +42,14 @@ def warnings(
 ) -> list[str]:
     """Return every reason that these rows give to read the numbers with care, most general first."""
     lines = []
-    failed = int(np.isnan(episode_returns(rows)).sum())
-    if failed:
+    if failed := int(failed_rows(rows).sum()):
         lines.append(
-            f"**Left out: {count(failed, 'episode')}** of {len(rows['seed']):,} met a non-finite action or state. "
+            f"**Failed: {count(failed, 'episode')}** of {len(rows['seed']):,} could not be played, listed below. "
+            "Means and areas go over the others; the same `wmjax run` tries again."
+        )
+    if left_out := int(left_out_rows(rows).sum()):
+        lines.append(
+            f"**Left out: {count(left_out, 'episode')}** of {len(rows['seed']):,} met a non-finite action or state. "
             "Means and areas go over the others."
         )
     if missing:

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from wmjax.core.errors import InputError
 from wmjax.grid import store
-from wmjax.grid.rows import CELL, SCHEMA, SCHEMA_VERSION
+from wmjax.grid.rows import CELL, SCHEMA
 
 Rows = Mapping[str, NDArray[Any]]
 """Columns of equal length by name: object arrays of str, or numeric arrays; ordered by cell."""
@@ -26,6 +25,13 @@ class Manifest:
     versions: Mapping[str, str] = field(default_factory=dict)  #: package name to version
     device: str = ""  #: kind of device
     notes: tuple[str, ...] = ()  #: sentences that a reader of the results must know
+    started: str = ""  #: when the last run into the folder began, ISO 8601
+    command: tuple[str, ...] | None = None  #: its command line; None where it was called from Python
+    shard: str | None = None  #: "i/n": it was to play this part of the study
+    git: Mapping[str, Any] | None = None  #: the checkout of wmjax: its "commit", and whether it is "dirty"
+    python: str = ""  #: version
+    platform: str = ""  #: operating system and processor
+    earlier: tuple[Mapping[str, Any], ...] = ()  #: the same of runs before it, and of merged ones
 
 
 def read_rows(folder: Path) -> Rows:
@@ -59,42 +65,31 @@ def _to_numpy(column: pa.ChunkedArray) -> NDArray[Any]:
 
 
 def _read_shard(file: Path) -> pa.Table:
-    try:
-        with pq.ParquetFile(file) as parquet:
-            shard = parquet.read()
-        shard.validate(full=True)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: not a readable Parquet file ({str(error).splitlines()[0]})") from error
-    version = (shard.schema.metadata or {}).get(b"wmjax_schema", b"").decode("ascii", "replace")
-    if version and version != str(SCHEMA_VERSION):
-        raise InputError(f"{file}: rows of schema version {version}; this wmjax reads version {SCHEMA_VERSION}")
-    if not version or not shard.schema.equals(SCHEMA):
-        differing = set(SCHEMA).symmetric_difference(shard.schema)
-        names = ", ".join(sorted({repr(field.name) for field in differing})) or "their order"
-        raise InputError(f"{file}: not a table of wmjax rows (differs in {names})")
+    shard = store.read_shard(file)
     eps, largest = shard["eps"].to_numpy(), shard["max_return"].to_numpy()
     if not np.all((eps >= 0) & (eps <= 1)):
         raise InputError(f"{file}: column 'eps' must hold numbers in [0, 1]")
     if not np.all(np.isfinite(largest) & (largest > 0)):
         raise InputError(f"{file}: column 'max_return' must hold finite numbers above 0")
-    return shard.replace_schema_metadata(SCHEMA.metadata)
+    return shard
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Return what `folder`/manifest.json says, empty where there is none; InputError where it is not a manifest."""
     content = store.read_manifest(folder) or {}
     manifest = Manifest(**{key: content[key] for key in vars(Manifest()) if key in content})
-    words = ("victims", "objectives", "optimizers", "modes", "regions", "frames", "defenses")
+    words = ("victims", "objectives", "optimizers", "modes", "regions", "frames", "defenses", "sources")
     numbers = ("budgets", "seeds", "adaptive")
     fits = {
-        "study": isinstance(manifest.study, dict)
-        and all(_is_list(manifest.study.get(axis, []), str) for axis in words)
+        "study": all(_is_list(manifest.study.get(axis, []), str) for axis in words)
         and all(_is_list(manifest.study.get(axis, []), int | float) for axis in numbers)
         and all(0 <= eps <= 1 for eps in manifest.study.get("budgets", []))
         and all(isinstance(manifest.study.get(count, 0), int) for count in ("steps", "draws")),
-        "versions": isinstance(manifest.versions, dict),
-        "device": isinstance(manifest.device, str),
+        "versions": all(isinstance(version, str) for version in manifest.versions.values()),
         "notes": _is_list(manifest.notes, str),
+        "command": manifest.command is None or _is_list(manifest.command, str),
+        "git": manifest.git is None or _is_git(manifest.git),
+        "earlier": _is_list(manifest.earlier, dict),
     }
     for key, good in fits.items():
         if not good:
@@ -104,3 +99,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def _is_list(value: object, kind: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(item, kind) for item in value)
+
+
+def _is_git(value: Mapping[str, Any]) -> bool:
+    return isinstance(value.get("commit"), str) and isinstance(value.get("dirty"), bool)

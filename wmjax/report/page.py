@@ -1,29 +1,28 @@
-"""The report's page: its sections in reading order, as Markdown."""
+"""The report's sections, in reading order."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
+from wmjax.report.breaking import breaking_budgets
 from wmjax.report.cells import Cells, cell_text, cells
 from wmjax.report.checks import Finding, check
-from wmjax.report.findings import outcomes, warnings
+from wmjax.report.curves import draw_curves
+from wmjax.report.document import Document, Figure, Part, Section, Table, Video
+from wmjax.report.findings import warnings
 from wmjax.report.folder import Manifest, Rows
-from wmjax.report.markdown import bullets, code, count, prose, table
-from wmjax.report.names import budget_label, mode_order, objective_order, optimizer_label
+from wmjax.report.markdown import bullets, code, count, plain, prose
+from wmjax.report.panels import tasks_section
+from wmjax.report.published import published_section
+from wmjax.report.ranking import ranking_section
 from wmjax.report.recoveries import recovery_section
-from wmjax.report.scores import episode_returns, has_nauc
-from wmjax.report.settings import Setting, attacked_rows
-from wmjax.report.tables import (
-    Missing,
-    Parts,
-    clean_table,
-    diagnostics_table,
-    missing_cells,
-    missing_table,
-    nauc_table,
-    returns_table,
-)
+from wmjax.report.reproduce import reproduce_section
+from wmjax.report.scores import has_nauc
+from wmjax.report.settings import setting_order
+from wmjax.report.strongest import strongest_section
+from wmjax.report.summary import broken_section, summary_section
+from wmjax.report.tables import Parts, clean_table, diagnostics_table, missing_cells, nauc_table, returns_table
+from wmjax.report.temporal import temporal_section
+from wmjax.report.tested import tested_section
+from wmjax.report.transfer import transfer_section
 
 _FIRST = 5
 """Cells shown of those in which a check fired."""
@@ -36,128 +35,104 @@ _METHOD = """\
   of [arXiv 2606.16605](https://arxiv.org/abs/2606.16605)), so the mean score over budgets. It is not divided by the
   agent's own clean score: without effect of any attack, nAUC is the clean score. The mean of an objective goes over
   tasks and optimizers (equation 15); random noise needs no optimizer and stands for each.
+- **IQM**: the interquartile mean, of the middle half of all episodes' own nAUC (or score): a few odd episodes do not
+  move it. Where it differs much from the mean, look at the episodes.
 - **Brackets**: 95 % percentile intervals of a bootstrap over seeds: 2,000 draws, tasks as strata, the same draw for all
   attacks and budgets, so that differences are paired. They cover the choice of seeds, not the agent's training.
 - **A dash** is a number that the rows cannot give: a cell without rows, or an interval from one seed.
 """
 
+_DIAGNOSTICS = """\
+Zero gradients: share of the attack's gradients that were exactly zero over the whole frame. Action change: L1 distance
+to the action that the clean frame would have caused. Flips: share of frames on which that distance exceeds 0.1. Policy
+KL: from the policy on the clean frame. Drift of z: squared distance of the latent to the clean frame's. Drift of h:
+squared distance of the recurrent state to that of a twin that saw every frame unattacked and took the same actions.
+Loss: what the attack maximises, at its start and its end.
+"""
 
-def render(rows: Rows, manifest: Manifest, parts: Parts, figures: Mapping[Setting, str], episode: str) -> str:
-    """Return the page. `figures` maps each setting to its picture; `episode` is the text on the video."""
+
+def assemble(rows: Rows, manifest: Manifest, parts: Parts, videos: Sequence[Video]) -> Document:
+    """Return the report of a study's rows and manifest; `parts` are its blocks with their summaries."""
     missing, study = missing_cells(rows, manifest.study, parts), cells(rows)
-    findings = check(study)
+    findings, broken = check(study), [breaking_budgets(block) for block, _ in parts]
     care = bullets([*map(prose, manifest.notes), *warnings(rows, manifest.study, parts, missing, findings)])
     sections = [
-        ("# Robustness under attack", bullets(outcomes(parts)) or "No attacked episodes yet."),
-        ("## Read this first", care or "Nothing in these rows asks for special care."),
-        ("## What was tested", _tested(rows, manifest, missing, parts)),
-        ("## Clean returns", clean_table(rows)),
-        *(_attacked([part for part in parts if part[0].setting == setting], figures[setting]) for setting in figures),
-        ("## Defenses", recovery_section(parts)),
-        ("## Inside the attacks", _inside(rows, parts)),
-        ("## Self-checks", _checks(findings, study)),
-        ("## One episode, clean and attacked", episode),
-        ("## How the numbers are made", _METHOD),
+        summary_section(rows, manifest.notes, parts, broken, missing, findings),
+        Section("Read this first", (care or "Nothing in these rows asks for special care.",)),
+        broken_section(parts, broken),
+        tested_section(rows, manifest, missing, parts),
+        Section("Clean returns", (clean_table(rows),)),
+        strongest_section(parts),
+        *_attacked(parts),
+        tasks_section(parts),
+        temporal_section(parts),
+        recovery_section(parts),
+        transfer_section(parts),
+        ranking_section(parts),
+        published_section(rows, parts),
+        Section("Inside the attacks", (diagnostics_table(rows, parts), _DIAGNOSTICS)) if parts else None,
+        _checks(findings, study),
+        _episodes(videos),
+        Section("How the numbers are made", (_METHOD,)),
+        reproduce_section(rows, manifest),
     ]
-    return "".join(f"{heading}\n\n{body.strip()}\n\n" for heading, body in sections if body).rstrip() + "\n"
+    name = str(manifest.study.get("name", ""))
+    facts = [f"Study {code(name)}" if name else "", *(f"wmjax {prose(one)}" for one in sorted(set(rows["wmjax"])))]
+    facts.append(f"run {prose(manifest.started[:10])}" if manifest.started else "")
+    subtitle = " · ".join(filter(None, facts))
+    return Document("Robustness under attack", subtitle, tuple(section for section in sections if section))
 
 
-def _tested(rows: Rows, manifest: Manifest, missing: Sequence[Missing], parts: Parts) -> str:
-    attacked, clean = attacked_rows(rows), rows["objective"] == "clean"
-    optimizers = {
-        optimizer_label(name, steps)
-        for name, steps in zip(rows["optimizer"][attacked], rows["steps"][attacked].tolist(), strict=True)
-    }
-    hashes = sorted(set(zip(rows["victim"], rows["victim_sha256"], strict=True)))
-    facts = {
-        "victims": ", ".join(f"{code(name)} (sha256 {code(digest[:12])})" for name, digest in hashes),
-        "tasks": _names(sorted(set(rows["task"]))),
-        "objectives": _names(sorted(set(rows["objective"][attacked]), key=objective_order)),
-        "optimizers": _names(sorted(optimizers - {"none"})),
-        "modes": _names(sorted(set(rows["mode"][attacked]), key=mode_order)),
-        **_unusual(rows, attacked),
-        "budgets ε": ", ".join(map(budget_label, np.unique(rows["eps"]))),
-        "seeds": _ranges(np.unique(rows["seed"])),
-        "episodes": f"{int(attacked.sum()):,} attacked, {int(clean.sum()):,} clean, "
-        + (f"{probes:,} attacked with ε = 0 as a check, " if (probes := int(np.sum(~attacked & ~clean))) else "")
-        + f"of {_ranges(np.unique(rows['length']))} agent steps",
-        "left out, not finite": count(int(np.isnan(episode_returns(rows)).sum()), "episode"),
-        "missing": count(sum(cell.seeds for cell in missing), "episode"),
-        "device": _names(sorted({*rows["device"], manifest.device} - {""})),
-        "physics and pixels": _names(sorted(set(rows["backend"]))),
-        "versions": ", ".join(
-            [*(f"wmjax {prose(version)}" for version in sorted(set(rows["wmjax"])))]
-            + [
-                f"{prose(name)} {prose(version)}"
-                for name, version in sorted(manifest.versions.items())
-                if name != "wmjax"
-            ]
-        ),
-    }
-    text = table(["", ""], [[name, value or "none"] for name, value in facts.items()], left=2)
-    return text + (f"\n\nCells without rows:\n\n{missing_table(missing, parts)}" if missing else "")
+def _attacked(parts: Parts) -> list[Section]:
+    """Return a section a setting, but for attacks computed on other agents, which have their own."""
+    sections = []
+    settings = {block.setting for block, _ in parts if not block.setting.transferred}
+    for i, setting in enumerate(sorted(settings, key=setting_order), 1):
+        own = [part for part in parts if part[0].setting == setting]
+        number = "" if i == 1 else f"_{i}"
+        alt = f"Return over budget, one curve an attack; frames attacked: {plain(own[0][0].name)}"
+        found: list[Part] = [Figure(f"curves{number}", draw_curves(own), alt)]
+        if has_nauc(own[0][0]):
+            found.append(nauc_table(f"nauc{number}", own))
+        else:
+            found.append("There is no nAUC: a single budget has no area under its curve. The returns instead:")
+        found.append(returns_table(f"returns{number}", own))
+        sections.append(Section(f"Attacked: {code(own[0][0].name)}", tuple(found)))
+    return sections
 
 
-def _unusual(rows: Rows, attacked: NDArray[np.bool_]) -> dict[str, str]:
-    """Return what is tested of the axes that an ordinary study leaves as they are."""
-    usual = {"region": {"all"}, "frames": {"float"}, "defense": {"none"}}
-    found = {axis: {*rows[axis][attacked]} for axis in usual}
-    facts = {axis: _names(sorted(found[axis])) for axis in usual if found[axis] - usual[axis]}
-    return {{"region": "regions", "defense": "defenses"}.get(axis, axis): text for axis, text in facts.items()}
-
-
-def _attacked(own: Parts, picture: str) -> tuple[str, str]:
-    """Return heading and text of one setting's section."""
-    text = f"![Return over budget, one curve an attack]({picture})\n\n"
-    if has_nauc(own[0][0]):
-        text += "nAUC, mean over tasks; lower means more harm, the lowest mean of a victim is bold.\n\n"
-        text += f"{nauc_table(own)}\n\nMean return by budget:\n\n"
-    else:
-        text += "There is no nAUC: a single budget has no area under its curve. The returns instead:\n\n"
-    return f"## Attacked: {code(own[0][0].name)}", text + returns_table(own)
-
-
-def _inside(rows: Rows, parts: Parts) -> str:
-    if not parts:
-        return ""
-    return (
-        "Means over attacked frames and episodes at the largest budget.\n\n"
-        f"{diagnostics_table(rows, parts)}\n\n"
-        "Zero gradients: share of the attack's gradients that were exactly zero over the whole frame. Action change: "
-        "L1 distance to the action that the clean frame would have caused. Policy KL: from the policy on the clean "
-        "frame. Drift of z: squared distance of the latent to the clean frame's. Drift of h: squared distance of the "
-        "recurrent state to that of a twin that saw every frame unattacked and took the same actions. Loss: what the "
-        "attack maximises, at its start and its end."
-    )
-
-
-def _checks(findings: Sequence[Finding], study: Cells) -> str:
+def _checks(findings: Sequence[Finding], study: Cells) -> Section:
     lines, details = [], ""
     for finding in findings:
         amount = len(finding.fired)
         result = f"**fired** in {count(amount, 'cell')}" if amount else "silent"
         result = f"not applicable: {finding.not_applicable}" if finding.not_applicable else result
-        lines.append([code(finding.name), result, finding.meaning])
+        lines.append((code(finding.name), result, finding.meaning, finding.advice))
         if amount:
-            cells = [
+            found = [
                 f"{cell_text(cell, study)}: {', '.join(f'{name} {value:.4g}' for name, value in numbers.items())}"
                 for cell, numbers in finding.fired[:_FIRST]
             ]
             more = [f"and {count(amount - _FIRST, 'more cell')}"] if amount > _FIRST else []
-            details += f"\n\n{code(finding.name)} fired in:\n\n{bullets([*cells, *more])}"
-    return (
-        "What would show that an attack is weaker than it looks, or that the measurement is at fault. "
-        "`docs/self_checks.md` says of each why, and what to do.\n\n"
-        f"{table(['check', 'here', 'what it means when it fires'], lines, left=3)}{details}"
+            details += f"{code(finding.name)} fired in:\n\n{bullets([*found, *more])}\n\n"
+    header = ("check", "here", "what it means when it fires", "what to do then")
+    text = (
+        "An attack that fails looks like an agent that resists. Each check asks one question that a sound attack on "
+        "any agent would pass. One that fires does not say that the agent is weak: it says that some number here is no "
+        "evidence that it is strong. A silent one proves nothing; it is one way less to be wrong."
     )
+    table = Table("checks", header, tuple(lines), 4)
+    return Section("Self-checks", (text, table, details) if details else (text, table))
 
 
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(code(name) for name in names)
-
-
-def _ranges(numbers: NDArray[np.integer]) -> str:
-    """Return increasing integers in short: `20–39 (20)`, `3, 7`."""
-    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
-    text = ", ".join(f"{run[0]}–{run[-1]}" if run.size > 1 else f"{run[0]}" for run in runs)
-    return f"{text} ({numbers.size})" if numbers.size > 2 else text
+def _episodes(videos: Sequence[Video]) -> Section:
+    title = "Episodes, clean and attacked" if len(videos) > 1 else "One episode, clean and attacked"
+    nothing = "No episodes were recorded as a clean and an attacked pair of one seed, so there is no video."
+    if not videos:
+        return Section(title, (nothing,))
+    how = (
+        "Left to right: the camera of the clean episode, the camera of the attacked one, what the attacked agent sees, "
+        "and the perturbation, enlarged around grey. A frame around a picture marks an attacked step."
+    )
+    which = " For each objective, the recorded attack that left the lowest return." * (len(videos) > 1)
+    return Section(title, (how + which, *videos))

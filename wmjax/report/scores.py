@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wmjax.core.naming import split
-from wmjax.metrics import interval, nauc, resampled_means, valid_mean
+from wmjax.metrics import interval, iqm, nauc, resampled_iqms, resampled_means, valid_mean
 from wmjax.report.folder import Rows
 from wmjax.report.markdown import count
 from wmjax.report.names import objective_order, optimizer_label
@@ -53,6 +53,7 @@ class Block:
     """All attacked episodes of one victim in one setting, and the clean ones, which settings of one defense share."""
 
     victim: str
+    agent: str  #: the family that the victim belongs to
     setting: Setting
     name: str  #: of the setting, as far as the study's differ; foreign text
     tasks: tuple[str, ...]  #: [M]
@@ -88,6 +89,11 @@ class Summary:
     by_budget: Estimate  #: [N, K] mean score over seeds and tasks
     by_attack: Estimate  #: [N] robustness, mean over tasks
     by_objective: Estimate  #: [O] robustness, mean over tasks and optimizers (eq. 15)
+    by_task: Estimate  #: [M, O] robustness, mean over optimizers
+    overall: Estimate  #: [] robustness, mean over tasks, optimizers and objectives: noise too, as in the paper's "Avg."
+    iqm_by_attack: Estimate  #: [N] interquartile mean over all episodes of all tasks, of each one's own robustness
+    iqm_by_objective: Estimate  #: [O] the same, of each seed's mean over optimizers
+    drawn: Floats  #: [R, M, O] the bootstrap draws of by_task
 
 
 def has_nauc(block: Block) -> bool:
@@ -96,8 +102,18 @@ def has_nauc(block: Block) -> bool:
 
 
 def episode_returns(rows: Rows) -> Floats:
-    """Return every episode's return; NaN where the outcome is not one."""
-    return np.where(rows["nan"] | ~np.isfinite(rows["return"]), np.nan, rows["return"])
+    """Return every episode's return; NaN where the outcome is not one, or the episode could not be played."""
+    return np.where(rows["nan"] | ~np.isfinite(rows["return"]) | failed_rows(rows), np.nan, rows["return"])
+
+
+def failed_rows(rows: Rows) -> NDArray[np.bool_]:
+    """Return which rows stand for an episode that could not be played, and so has no outcome."""
+    return rows["error"] != ""
+
+
+def left_out_rows(rows: Rows) -> NDArray[np.bool_]:
+    """Return which rows are of an episode that was played, but met a non-finite action or state."""
+    return np.isnan(episode_returns(rows)) & ~failed_rows(rows)
 
 
 def attack_rows(rows: Rows, block: Block, attack: Attack) -> NDArray[np.bool_]:
@@ -122,9 +138,24 @@ def blocks(rows: Rows, study: Mapping[str, Any]) -> list[Block]:
     settings = study_settings(rows, study)
     told, seeds = told_axes(settings), expected_seeds(rows, study)
     return [
-        _block(rows, kinds, victim, setting, setting_name(setting, told), attacks, budgets, seeds)
+        _block(rows, kinds, victim, setting, setting_name(setting, told), tasks, attacks, budgets, seeds)
         for victim, setting in product(sorted(set(rows["victim"])), settings)
+        if (tasks := _tasks(rows, victim, setting.source))
     ]
+
+
+def _tasks(rows: Rows, victim: str, source: str) -> list[str]:
+    """Return the victim's tasks that attacks computed on `source` belong to.
+
+    All for the victim itself; for another agent those that it plays too, as a victim, or that a row shows.
+    """
+    own = rows["victim"] == victim
+    if source == "self":
+        return sorted(set(rows["task"][own]))
+    known = {*rows["task"][own & (rows["source"] == source)]}
+    return sorted(
+        known if source == victim else known | {*rows["task"][rows["victim"] == source]} & {*rows["task"][own]}
+    )
 
 
 def expected_seeds(rows: Rows, study: Mapping[str, Any]) -> NDArray[np.int64]:
@@ -160,35 +191,48 @@ def clean_returns(rows: Rows, victim: str, task: str, defense: str) -> tuple[Est
 def summarise(block: Block) -> Summary:
     """Return the block's statistics; a statistic that a missing cell belongs to is NaN."""
     means, draws = valid_mean(block.scores, axis=1), resampled_means(block.scores, np.random.default_rng(DRAW))
+    places = [[block.position(name, column) for column in block.columns] for name in block.objectives]
+    indices = [[-1 if i is None else i for i in row] for row in places]
 
     def estimate(statistic: Callable[[Floats], Floats]) -> Estimate:
         """Apply a function of means [..., M, N, K] to the means and to every bootstrap draw of them."""
         return Estimate(statistic(means), *interval(statistic(draws)))
 
-    def by_attack(values: Floats) -> Floats:
-        return np.mean(nauc(block.budgets, values) if has_nauc(block) else values[..., -1], axis=-2)
+    def middle(values: Floats) -> Estimate:
+        """Return the interquartile means of every episode's robustness [M, S, ...]."""
+        return Estimate(iqm(values), *interval(resampled_iqms(values, np.random.default_rng(DRAW))))
 
-    def by_objective(values: Floats) -> Floats:
-        padded = np.concatenate([by_attack(values), np.full((*values.shape[:-3], 1), np.nan)], axis=-1)
-        places = [[block.position(name, column) for column in block.columns] for name in block.objectives]
-        return np.mean(padded[..., [[-1 if i is None else i for i in row] for row in places]], axis=-1)
+    def robustness(values: Floats) -> Floats:
+        """Return [...] of scores [..., K]."""
+        return nauc(block.budgets, values) if has_nauc(block) else values[..., -1]
 
+    def over_optimizers(values: Floats) -> Floats:
+        """Return means [..., O] of values [..., N]."""
+        padded = np.concatenate([values, np.full((*values.shape[:-1], 1), np.nan)], axis=-1)
+        return np.mean(padded[..., indices], axis=-1)
+
+    task, drawn = over_optimizers(robustness(means)), over_optimizers(robustness(draws))
+    episodes = robustness(block.scores)
     return Summary(
         curves=estimate(lambda values: values),
         by_budget=estimate(lambda values: np.mean(values, axis=-3)),
-        by_attack=estimate(by_attack),
-        by_objective=estimate(by_objective),
+        by_attack=estimate(lambda values: np.mean(robustness(values), axis=-2)),
+        by_objective=Estimate(np.mean(task, axis=0), *interval(np.mean(drawn, axis=1))),
+        by_task=Estimate(task, *interval(drawn)),
+        overall=Estimate(np.mean(task, axis=(0, 1)), *interval(np.mean(drawn, axis=(1, 2)))),
+        iqm_by_attack=middle(episodes),
+        iqm_by_objective=middle(over_optimizers(episodes)),
+        drawn=drawn,
     )
 
 
 def _block(
-    rows: Rows, kinds: list[Attack], victim: str, setting: Setting, name: str, attacks: list[Attack], budgets: Floats,
-    seeds: NDArray[Any],
+    rows: Rows, kinds: list[Attack], victim: str, setting: Setting, name: str, tasks: list[str], attacks: list[Attack],
+    budgets: Floats, seeds: NDArray[Any],
 ) -> Block:  # fmt: skip
-    own = rows["victim"] == victim
+    own = (rows["victim"] == victim) & np.isin(rows["task"], tasks)
     clean = own & (rows["objective"] == "clean") & (rows["defense"] == setting.defense)
     attacked = own & setting_rows(rows, setting)
-    tasks = sorted(set(rows["task"][own]))
     scores = np.full((len(tasks), len(seeds), len(attacks), len(budgets)), np.nan)
     missing = np.ones(scores.shape, bool)
     at_task = {task: i for i, task in enumerate(tasks)}
@@ -200,8 +244,9 @@ def _block(
         cell = (at_task[rows["task"][i]], at_seed[i], which, 0 if clean[i] else at_budget[i])
         scores[cell], missing[cell] = score[i], False
     scale = np.array([rows["max_return"][own & (rows["task"] == task)][0] for task in tasks])
+    agent = str(rows["agent"][own][0])
     labels = tuple(_optimizer(attack, attacks) for attack in attacks)
-    return Block(victim, setting, name, tuple(tasks), tuple(attacks), labels, budgets, scale, scores, missing)
+    return Block(victim, agent, setting, name, tuple(tasks), tuple(attacks), labels, budgets, scale, scores, missing)
 
 
 def _optimizer(attack: Attack, attacks: Iterable[Attack]) -> str:

@@ -1,7 +1,8 @@
-"""The setting of attacked episodes: when, where and how finely frames are changed, and what stands in between."""
+"""The setting of attacked episodes: which frames, where, how finely, through what defense, by whose gradient."""
 
 from collections.abc import Iterable, Mapping
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +20,20 @@ class Setting(NamedTuple):
     frames: str
     defense: str
     adaptive: bool
+    source: str = "self"  #: the agent that attacks are computed on; 'self', which 'none' counts as, is the victim
+
+    @property
+    def transferred(self) -> bool:
+        """Whether attacks are computed on another agent than the victim."""
+        return self.source not in ("self", "none")
 
 
 _USUAL = Setting("full", "all", "float", "none", False)
+
+
+def noise_setting(setting: Setting) -> Setting:
+    """Return the setting that episodes of random noise belong to: noise knows neither defense nor agent."""
+    return setting._replace(adaptive=False, source="self")
 
 
 def setting_order(setting: Setting) -> tuple:
@@ -33,8 +45,8 @@ def setting_order(setting: Setting) -> tuple:
 def told_axes(settings: Iterable[Setting]) -> frozenset[str]:
     """Return what the name of a setting among these tells: its mode, and the axes that are not as usual in all."""
     every = list(settings)
-    other = (axis for i, axis in enumerate(Setting._fields) if any(setting[i] != _USUAL[i] for setting in every))
-    return frozenset({"mode", *other})
+    other = {axis for i, axis in enumerate(Setting._fields) if any(setting[i] != _USUAL[i] for setting in every)}
+    return frozenset({"mode", *other} - ({"source"} if not any(setting.transferred for setting in every) else set()))
 
 
 def setting_name(setting: Setting, told: frozenset[str]) -> str:
@@ -48,6 +60,8 @@ def setting_name(setting: Setting, told: frozenset[str]) -> str:
         parts.append("no defense" if setting.defense == "none" else f"defense {setting.defense}")
     if "adaptive" in told and setting.defense != "none":
         parts.append("adaptive" if setting.adaptive else "not adaptive")
+    if "source" in told:
+        parts.append(f"computed on {setting.source}" if setting.transferred else "computed on the victim")
     return ", ".join(parts)
 
 
@@ -57,10 +71,13 @@ def attacked_rows(rows: Rows) -> NDArray[np.bool_]:
 
 
 def setting_rows(rows: Rows, setting: Setting) -> NDArray[np.bool_]:
-    """Return which attacked rows are of the setting; random noise knows no defense, and is the same adaptive or not."""
-    same = [rows[axis] == value for axis, value in zip(Setting._fields[:-1], setting[:-1], strict=True)]
-    knows = (rows["adaptive"] == setting.adaptive) | (rows["objective"] == "random")
-    return np.all([*same, knows, attacked_rows(rows)], axis=0)
+    """Return which attacked rows are of the setting; those of random noise are the same for all that noise knows not.
+
+    Noise knows neither whether an attacker knows the defense nor any source.
+    """
+    same = [rows[axis] == value for axis, value in zip(Setting._fields[:-2], setting[:-2], strict=True)]
+    knows = (rows["adaptive"] == setting.adaptive) & (rows["source"] == setting.source)
+    return np.all([*same, knows | (rows["objective"] == "random"), attacked_rows(rows)], axis=0)
 
 
 def study_settings(rows: Rows, study: Mapping[str, Any]) -> list[Setting]:
@@ -69,9 +86,10 @@ def study_settings(rows: Rows, study: Mapping[str, Any]) -> list[Setting]:
     fields = {"mode": "modes", "region": "regions", "frames": "frames", "defense": "defenses"}
     guided = attacked & (rows["objective"] != "random")
     adaptive = {*rows["adaptive"][guided].tolist(), *study.get("adaptive", ())} or {False}
+    sources = {*rows["source"][guided], *(Path(name).stem for name in study.get("sources", ()))} or {"self"}
     modes, regions, frames, defenses = ({*rows[axis][attacked], *study.get(fields[axis], ())} for axis in fields)
     found = {
-        Setting(mode, region, kind, defense, knows and defense != "none")
-        for mode, region, kind, defense, knows in product(modes, regions, frames, defenses, adaptive)
+        Setting(mode, region, kind, defense, knows and defense != "none", source)
+        for mode, region, kind, defense, knows, source in product(modes, regions, frames, defenses, adaptive, sources)
     }
     return sorted(found, key=setting_order)

@@ -1,4 +1,4 @@
-"""The report's tables: clean returns, nAUC, returns by budget, diagnostics, and the cells without a row."""
+"""The report's tables: clean returns, nAUC, returns by budget, diagnostics, and the cells without an outcome."""
 
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -7,30 +7,49 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wmjax.metrics import valid_mean
+from wmjax.report.document import Table, Value
 from wmjax.report.folder import Rows
-from wmjax.report.markdown import MISSING, code, count, interval, number, table
-from wmjax.report.names import OBJECTIVES, budget_label, objective_label
-from wmjax.report.scores import Block, Estimate, Summary, attack_rows, clean_returns, expected_seeds
+from wmjax.report.markdown import MISSING, code, prose
+from wmjax.report.names import OBJECTIVES, budget_label, objective_label, optimizer_label
+from wmjax.report.scores import (
+    Block,
+    Estimate,
+    Summary,
+    attack_rows,
+    clean_returns,
+    expected_seeds,
+    failed_rows,
+)
+from wmjax.report.settings import Setting, noise_setting, setting_name, told_axes
 
 Parts = Sequence[tuple[Block, Summary]]
 """Blocks of one study, each with its summary, by victim, then setting; attacks, budgets and seeds are the same in all.
 """
 
+Lines = tuple[tuple[str | Value, ...], ...]
+
 _DIAGNOSTICS = {
     "zero gradients": ("zero_grad", 3),
     "action change": ("action_change", 3),
+    "flips": ("flip", 3),
     "policy KL": ("policy_kl", 3),
     "drift of z": ("drift_z", 2),
     "drift of h": ("drift_h", 2),
     "loss, first": ("loss_first", 3),
     "loss, last": ("loss_last", 3),
 }
-_LISTED = 40  # lines of missing cells at most
+_LISTED = 40  # lines of missing or failed cells at most
+_LETTERS = 200  # of why an episode failed, at most
 
 
 def objective_text(name: str) -> str:
     """Return `VSA, value suppression` for `vsa`; an unknown name as code."""
     return ", ".join(OBJECTIVES[name]) if name in OBJECTIVES else code(name)
+
+
+def label_text(objective: str) -> str:
+    """Return `VSA` for `vsa`; an unknown name as code."""
+    return objective_label(objective) if objective in OBJECTIVES else code(objective)
 
 
 def optimizer_text(label: str) -> str:
@@ -43,59 +62,72 @@ def attack_text(objective: str, label: str) -> str:
     return objective_text(objective) if label == "none" else f"{objective_text(objective)}, by {optimizer_text(label)}"
 
 
-def clean_table(rows: Rows) -> str:
+def clean_table(rows: Rows) -> Table:
     """Return the clean return of every victim on every task it has rows for; by defense where there are any."""
     columns = ["victim", "agent", "task", *(["defense"] if {*rows["defense"]} != {"none"} else [])]
-    lines = []
+    lines: list[tuple[str | Value, ...]] = []
     for names in sorted(set(zip(*(rows[column] for column in columns), strict=True))):
         victim, _, task, defense = (*names, "none")[:4]
         mean, episodes = clean_returns(rows, victim, task, defense)
         largest = float(rows["max_return"][(rows["victim"] == victim) & (rows["task"] == task)][0])
-        shown = estimate_text(mean, 1.0, _digits(largest))
-        lines.append([*map(code, names), shown, f"{largest:g}", str(episodes)])
-    return table([*columns, "clean return", "largest possible", "episodes"], lines, left=len(columns))
+        shown = estimate_value(mean, 1.0, _digits(largest))
+        words = (f"{largest:g}", "", "")
+        lines.append((*map(code, names), shown, Value(largest, words=words), Value(episodes, digits=0)))
+    header = (*columns, "clean return", "largest possible", "episodes")
+    return Table("clean", header, tuple(lines), len(columns), "Mean return without attack.")
 
 
-def nauc_table(parts: Parts) -> str:
-    """Return nAUC by victim and objective: the mean over optimizers, then each of several; the lowest is bold."""
-    lines, columns = [], parts[0][0].columns
+def nauc_table(name: str, parts: Parts) -> Table:
+    """Return nAUC by victim and objective: the mean over optimizers, then each of several; the lowest is strong."""
+    lines: list[tuple[str | Value, ...]] = []
+    columns = parts[0][0].columns
     for block, summary in parts:
         means = summary.by_objective
-        for i, name in enumerate(block.objectives):
+        for i, objective in enumerate(block.objectives):
             strongest = not np.isnan(means.value).any() and i == np.argmin(means.value)
-            mean = estimate_text(means[i], 1.0, 3)
-            places = [block.position(name, column) for column in columns]
-            each = [MISSING if place is None else estimate_text(summary.by_attack[place], 1.0, 3) for place in places]
-            lines.append([code(block.victim), objective_text(name), f"**{mean}**" if strongest else mean, *each])
-    header = ["victim", "objective", "mean", *(optimizer_text(column) for column in columns)]
-    if len(columns) == 1:
-        header, lines = [*header[:2], header[3]], [line[:3] for line in lines]
-    return table(header, lines, left=2)
+            mean = estimate_value(means[i], 1.0, 3, strong=strongest)
+            middle = estimate_value(summary.iqm_by_objective[i], 1.0, 3)
+            places = [block.position(objective, column) for column in columns]
+            each = [MISSING if at is None else estimate_value(summary.by_attack[at], 1.0, 3) for at in places]
+            numbers = [mean, middle, *each] if len(columns) > 1 else [mean, middle]
+            lines.append((code(block.victim), objective_text(objective), *numbers))
+    labels = [optimizer_text(column) for column in columns]
+    header = ("victim", "objective", *(["mean", "IQM", *labels] if len(columns) > 1 else [*labels, "IQM"]))
+    caption = "nAUC, mean over tasks; lower means more harm, the lowest mean of a victim is bold."
+    return Table(name, header, tuple(lines), 2, caption)
 
 
-def returns_table(parts: Parts) -> str:
+def returns_table(name: str, parts: Parts) -> Table:
     """Return the mean return over tasks by budget; as a share of the largest return where tasks differ in that."""
     scales = np.unique(np.concatenate([block.scale for block, _ in parts]))
     scale = float(scales[0]) if scales.size == 1 else 1.0
-    lines, budgets = [], parts[0][0].budgets
+    lines: list[tuple[str | Value, ...]] = []
+    budgets = parts[0][0].budgets
     for block, summary in parts:
         for i, (attack, label) in enumerate(zip(block.attacks, block.labels, strict=True)):
-            cells = [estimate_text(summary.by_budget[i, k], scale, _digits(scale)) for k in range(budgets.size)]
-            lines.append([code(block.victim), objective_text(attack.objective), optimizer_text(label), *cells])
-    header = ["victim", "objective", "optimizer", *(f"ε = {budget_label(eps)}" for eps in budgets)]
-    return table(header, lines, left=3)
+            cells = [estimate_value(summary.by_budget[i, k], scale, _digits(scale)) for k in range(budgets.size)]
+            lines.append((code(block.victim), objective_text(attack.objective), optimizer_text(label), *cells))
+    header = ("victim", "objective", "optimizer", *(f"ε = {budget_label(eps)}" for eps in budgets))
+    what = "Mean return by budget." if scales.size == 1 else "Mean score by budget: returns over the largest possible."
+    return Table(name, header, tuple(lines), 3, what)
 
 
-def diagnostics_table(rows: Rows, parts: Parts) -> str:
+def diagnostics_table(rows: Rows, parts: Parts) -> Table:
     """Return the means of the recorded diagnostics over the episodes at each block's largest budget."""
-    lines = []
+    lines: list[tuple[str | Value, ...]] = []
     for block, _ in parts:
         for attack, label in zip(block.attacks, block.labels, strict=True):
             chosen = attack_rows(rows, block, attack) & (rows["eps"] == block.budgets[-1])
-            cells = [number(float(valid_mean(rows[name][chosen])), digits) for name, digits in _DIAGNOSTICS.values()]
-            where = [code(block.victim), code(block.name), budget_label(block.budgets[-1])]
-            lines.append([*where, objective_text(attack.objective), optimizer_text(label), *cells])
-    return table(["victim", _axis(parts), "ε", "objective", "optimizer", *_DIAGNOSTICS], lines, left=5)
+            cells = [
+                Value(float(valid_mean(rows[name][chosen])), digits=digits) for name, digits in _DIAGNOSTICS.values()
+            ]
+            where = [code(block.victim), code(block.name)]
+            lines.append((*where, objective_text(attack.objective), optimizer_text(label), *cells))
+    caption = (
+        f"Means over attacked frames and episodes at the largest budget, ε = {budget_label(parts[0][0].budgets[-1])}."
+    )
+    header = ("victim", setting_axis(parts), "objective", "optimizer", *_DIAGNOSTICS)
+    return Table("diagnostics", header, tuple(lines), 4, caption)
 
 
 class Missing(NamedTuple):
@@ -122,7 +154,7 @@ def missing_cells(rows: Rows, study: Mapping[str, Any], parts: Parts) -> list[Mi
     settings = {block.setting for block, _ in parts}
     for block, _ in parts:
         counts = block.missing.sum(axis=1)
-        twin = block.setting.adaptive and block.setting._replace(adaptive=False) in settings
+        twin = block.setting != noise_setting(block.setting) in settings
         for task, i, k in np.argwhere(counts[:, :, 1:]):
             objective = block.attacks[i].objective
             if not (twin and objective == "random"):  # its episodes belong to both settings
@@ -132,21 +164,54 @@ def missing_cells(rows: Rows, study: Mapping[str, Any], parts: Parts) -> list[Mi
     return [cell for cell in found if cell.seeds]
 
 
-def missing_table(cells: Sequence[Missing], parts: Parts) -> str:
-    """Return the cells that lack rows, the first of them where they are many."""
-    lines = [[*map(code, cell[:4]), budget_label(cell.eps), str(cell.seeds)] for cell in cells[:_LISTED]]
-    text = table(["victim", _axis(parts), "task", "attack", "ε", "missing seeds"], lines, left=4)
-    more = len(cells) - len(lines)
-    return text + (f"\n\n… and {count(more, 'more cell')}." if more else "")
+def missing_table(cells: Sequence[Missing], parts: Parts) -> Table:
+    """Return the cells that lack rows, budgets that lack as many in one line; the first lines where they are many."""
+    found: dict[tuple[tuple[str, ...], int], list[float]] = {}
+    for cell in cells:
+        found.setdefault((cell[:4], cell.seeds), []).append(cell.eps)
+    lines: Lines = tuple(
+        (*map(code, names), _budgets(eps), Value(seeds, digits=0)) for (names, seeds), eps in found.items()
+    )
+    header = ("victim", setting_axis(parts), "task", "attack", "ε", "missing seeds")
+    return Table("missing", header, lines[:_LISTED], 5, f"Cells without rows{_of(len(lines))}.")
 
 
-def estimate_text(part: Estimate, scale: float, digits: int) -> str:
-    """Return `0.417 [0.367, 0.467]`, `scale` times the estimate; a dash where it is undefined."""
+def failed_table(rows: Rows) -> Table | None:
+    """Return the cells whose episodes could not be played, and why; the first of them where they are many."""
+    failed = np.flatnonzero(failed_rows(rows))
+    if not failed.size:
+        return None
+    settings = [Setting(*place) for place in zip(*(rows[axis] for axis in Setting._fields), strict=True)]
+    told = told_axes(settings[i] for i in failed if rows["objective"][i] != "clean")
+    found: dict[tuple[str, ...], list[float]] = {}
+    for i in failed:
+        label = optimizer_label(rows["optimizer"][i], int(rows["steps"][i]))
+        attack = f"{objective_label(rows['objective'][i])}, {label}"
+        names = (rows["victim"][i], setting_name(settings[i], told), rows["task"][i], attack)
+        why = prose(str(rows["error"][i])[:_LETTERS])
+        found.setdefault((*map(code, names), why), []).append(float(rows["eps"][i]))
+    lines: Lines = tuple(
+        (*cell, _budgets(sorted({*eps})), Value(len(eps), digits=0)) for cell, eps in sorted(found.items())
+    )
+    header = ("victim", "setting", "task", "attack", "why", "ε", "episodes")
+    return Table("failed", header, lines[:_LISTED], 6, f"Cells whose episodes could not be played{_of(len(lines))}.")
+
+
+def _budgets(budgets: Sequence[float]) -> str:
+    return ", ".join(map(budget_label, budgets))
+
+
+def _of(lines: int) -> str:
+    return f", the first {_LISTED} of {lines:,} lines" if lines > _LISTED else ""
+
+
+def estimate_value(part: Estimate, scale: float, digits: int, *, strong: bool = False) -> Value:
+    """Return `scale` times the estimate, with its interval, as a number of a table."""
     value, low, high = (scale * float(x) for x in (part.value, part.low, part.high))
-    return MISSING if np.isnan(value) else f"{number(value, digits)} {interval(low, high, digits)}"
+    return Value(value, low, high, digits, interval=True, strong=strong)
 
 
-def _axis(parts: Parts) -> str:
+def setting_axis(parts: Parts) -> str:
     """Return the heading of the settings' names: only their modes differ, or more does."""
     return "mode" if all(block.name == block.setting.mode for block, _ in parts) else "setting"
 

@@ -1,4 +1,4 @@
-"""Reads recorded episodes, and finds the one worth showing: the attack that left the lowest return."""
+"""Reads recorded episodes, and finds those worth showing: of each objective the attack that left the lowest return."""
 
 import json
 import zipfile
@@ -34,59 +34,78 @@ class Trace:
     attacked: NDArray[np.bool_]  #: [T] which frames were attacked
 
 
-def lowest_pair(folder: Path) -> tuple[Trace, Trace] | None:
-    """Return a clean episode and the attack on the same victim, task, seed and defense that left the lowest return.
+def lowest_pairs(folder: Path, most: int) -> list[tuple[Trace, Trace]]:
+    """Return for each objective a clean episode and the attack that left the lowest return, lowest first, `most` pairs.
 
-    None where `folder`/traces holds no such pair. Raises InputError, naming the file, where a trace is not one.
+    Both are of the same victim, task, seed and defense. Empty where `folder`/traces holds no such pair. Raises
+    InputError, naming the file, where a trace is not one.
     """
     files = sorted(path for path in (folder / "traces").glob("*.npz") if not path.name.startswith("."))
-    metas = {file: _meta(file) for file in files}
+    metas = {file: read_meta(file) for file in files}
     key = lambda meta: tuple(meta[name] for name in ("victim", "task", "seed", "defense"))  # noqa: E731
     metas = {file: meta for file, meta in metas.items() if np.isfinite(meta["return"])}
     clean = {key(meta): file for file, meta in metas.items() if meta["objective"] == "clean"}
-    attacked = [
-        (meta["return"], file)
-        for file, meta in metas.items()
-        if meta["objective"] != "clean" and meta["eps"] > 0 and key(meta) in clean
-    ]
-    if not attacked:
-        return None
-    file = min(attacked)[1]
-    pair = _trace(clean[key(metas[file])]), _trace(file)
-    if pair[0].frames.shape[1:] != pair[1].frames.shape[1:]:
-        raise InputError(f"{file}: frames of another size than those of its clean episode")
-    return pair
+    lowest: dict[str, tuple[float, Path]] = {}
+    for file, meta in metas.items():
+        if meta["objective"] != "clean" and meta["eps"] > 0 and key(meta) in clean:
+            found = (meta["return"], file)
+            lowest[meta["objective"]] = min(found, lowest.get(meta["objective"], found))
+    pairs = []
+    for _, file in sorted(lowest.values())[:most]:
+        pair = read_trace(clean[key(metas[file])]), read_trace(file)
+        if pair[0].frames.shape[1:] != pair[1].frames.shape[1:]:
+            raise InputError(f"{file}: frames of another size than those of its clean episode")
+        pairs.append(pair)
+    return pairs
 
 
-def _members(file: Path, names: Iterable[str]) -> list[NDArray[Any]]:
+def members(file: Path, names: Iterable[str]) -> list[NDArray[Any]]:
+    """Return the named arrays of a trace's file, unchecked; raises InputError, naming it, where they cannot be read."""
     arrays = []
     try:
         with zipfile.ZipFile(file) as archive:
             for name in names:
                 with archive.open(f"{name}.npy") as member:
                     arrays.append(np.lib.format.read_array(member, allow_pickle=False))
-    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, OSError, RuntimeError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        KeyError,
+        ValueError,
+        EOFError,
+        OSError,
+        RuntimeError,
+        MemoryError,
+    ) as error:
         raise InputError(f"{file}: not a readable trace ({error})") from error
     return arrays
 
 
-def _meta(file: Path) -> Mapping[str, Any]:
-    text = str(_members(file, ("meta",))[0])
+def read_meta(file: Path) -> Mapping[str, Any]:
+    """Return the row of a recorded episode; raises InputError, naming the file, where it is not one."""
+    text = str(members(file, ("meta",))[0])
     try:
         meta = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file}: 'meta' is not JSON ({error})") from error
-    words = ("victim", "task", "objective", "optimizer", "mode", "region", "frames", "defense")
+    words = ("victim", "task", "objective", "optimizer", "mode", "region", "frames", "defense", "source")
     numbers = ("steps", "adaptive", "eps", "seed", "return")
-    kinds = dict.fromkeys(words, str) | dict.fromkeys(numbers, int | float)
-    wrong = [name for name, kind in kinds.items() if not isinstance(meta, dict) or not isinstance(meta.get(name), kind)]
+    found = meta if isinstance(meta, dict) else {}
+    wrong = [name for name in words if not isinstance(found.get(name), str)]
+    wrong += [name for name in numbers if not _is_number(found.get(name), finite=name != "return")]
     if wrong:
         raise InputError(f"{file}: 'meta' must hold {', '.join(CELL)} and return; missing or wrong: {', '.join(wrong)}")
     return meta
 
 
-def _trace(file: Path) -> Trace:
-    arrays = dict(zip(_ARRAYS, _members(file, _ARRAYS), strict=True))
+def _is_number(value: object, *, finite: bool) -> bool:
+    """Whether the value is a number that fits into a column; JSON knows NaN and integers of any length."""
+    return isinstance(value, int | float) and (abs(value) < 2**63 or (isinstance(value, float) and not finite))
+
+
+def read_trace(file: Path) -> Trace:
+    """Return a recorded episode; raises InputError, naming the file, where it is not one."""
+    arrays = dict(zip(_ARRAYS, members(file, _ARRAYS), strict=True))
     steps = len(arrays["reward"]) if arrays["reward"].ndim else 0
     for name, (kind, axes) in _ARRAYS.items():
         array = arrays[name]
@@ -98,4 +117,4 @@ def _trace(file: Path) -> Trace:
         raise InputError(f"{file}: 'reward' must be finite")
     if arrays["frames"].shape != arrays["seen"].shape or arrays["frames"].shape[3] != 3:
         raise InputError(f"{file}: 'frames' and 'seen' must be images of one size with three channels")
-    return Trace(meta=_meta(file), **arrays)
+    return Trace(meta=read_meta(file), **arrays)

@@ -23,7 +23,7 @@ _WIDTH, _HEIGHT = 4 * _TILE + 5 * _GAP, _TOP + _TILE + _CHART + 2 * _GAP
 _INK, _FAINT, _RULE, _CLEAN, _ATTACKED = "#222222", "#6B6B6B", "#DDDDDD", "#0072B2", "#D55E00"
 _NUMBERS = 110  # pixels right of the chart, for the returns so far
 _FPS, _FRAMES = 25, 250  # pictures a second, and at most in all; longer episodes skip steps evenly
-_BITS, _BITS_A_SECOND = 8 * 2_400_000, 2_000_000  # at most: of the whole video, of any second
+_BITS_A_SECOND = 2_000_000  # at most, of any second
 
 
 def amplification(attacked: Trace) -> int:
@@ -32,8 +32,9 @@ def amplification(attacked: Trace) -> int:
     return max(1, 127 // max(1, int(change.max())))
 
 
-def write_video(video: Path, poster: Path, clean: Trace, attacked: Trace) -> None:
-    """Write an MP4 that browsers play (H.264, yuv420p, under 3 MB) and one frame of it, the last attacked, as PNG.
+def write_video(video: Path, poster: Path, clean: Trace, attacked: Trace, *, limit: int) -> None:
+    """Write an MP4 that browsers play (H.264, yuv420p) of about `limit` bytes at most, and a PNG of its last attacked
+    frame.
 
     Raises InputError where ffmpeg cannot write the video, OSError where the poster cannot be written.
     """
@@ -45,7 +46,7 @@ def write_video(video: Path, poster: Path, clean: Trace, attacked: Trace) -> Non
     sheet = _sheet(attacked.meta, factor)
     returns = [np.cumsum(trace.reward, dtype=np.float64) for trace in (clean, attacked)]
     bold, pale = _chart(returns, steps, faded=False), _chart(returns, steps, faded=True)
-    rate = str(min(_BITS_A_SECOND, _BITS * _FPS // len(shown)))
+    rate = str(min(_BITS_A_SECOND, 8 * limit * _FPS // len(shown)))
     # Its own process call: imageio's runs code between fork and exec, which a process with JAX's threads must not.
     command = [
         imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error",

@@ -33,7 +33,7 @@ def check(
     _check_shapes(victim, threat, batch, keys, attack_keys)
     if (attack.source is None) != (source is None):
         missing = "source" if source is None else "attack.source"
-        raise InputError(f"{missing} is None; give both, an agent as attack.source and its weights as source, or neither")
+        raise InputError(f"{missing} is None; give both, an agent as attack.source and its weights, or neither")
     for name in ("action_size", "image_size") if attack.source is not None else ():
         if getattr(attack.source, name) != getattr(victim, name):
             own, other = getattr(victim, name), getattr(attack.source, name)

@@ -1,0 +1,132 @@
+"""A study as one machine is to play it: agents, chunks and batch, known before its folder is touched."""
+
+import importlib.metadata
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from wmjax.core.errors import InputError
+from wmjax.grid.lane import Lane
+from wmjax.grid.memory import batch_size
+from wmjax.grid.plan import Chunk, Episode, plan
+from wmjax.grid.reading import read_study
+from wmjax.grid.rows import SCHEMA_VERSION
+from wmjax.grid.spec import WORDS, Study
+from wmjax.grid.store import read_manifest
+from wmjax.victims import zoo
+from wmjax.victims.weights import Card, file_sha256
+
+_PACKAGES = ("wmjax", "jax", "jaxlib", "flax", "numpy", "mujoco", "mujoco-mjx", "dm_control")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A study as this machine is to play it: all that is known before its folder is touched."""
+
+    study: Study
+    folder: Path
+    devices: list[Any]
+    batch: int
+    agents: dict[str, Path]  #: weight files of victims and sources, by name
+    cards: dict[str, Card]  #: theirs
+    chunks: list[Chunk]  #: of the whole study, the most work first
+    part: slice  #: which of them are this machine's
+    notes: tuple[str, ...]  #: caveats of the victims
+    identity: dict[str, Any]  #: a folder holds the results of one
+
+    def lanes(self) -> list[Lane]:
+        """Return a lane for each device; together they have an environment process a core."""
+        workers = max(1, len(os.sched_getaffinity(0)) // len(self.devices))
+        return [Lane(device, workers, self.agents) for device in self.devices]
+
+    def records(self, episode: Episode) -> bool:
+        """Return whether to keep an episode frame by frame; of the first seed those clean and at the largest budget."""
+        if self.study.traces != "first":
+            return self.study.traces == "all"
+        kept = episode.objective == "clean" or 0 < episode.eps == max(self.study.budgets)
+        return kept and episode.seed == self.study.seeds[0]
+
+
+def prepare(
+    study: Study | str | Path = "quickstart",
+    out: str | Path | None = None,
+    *,
+    batch: int | None = None,
+    shard: str | None = None,
+) -> Job:
+    """Return what `run`, given the same, would do; it reads the study and the agents, and writes nothing.
+
+    Raises InputError for a wrong study or machine.
+    """
+    if not isinstance(study, Study):
+        study = read_study(study)
+    devices = jax.local_devices()
+    if batch is not None and not 1 <= batch <= 65536:
+        raise InputError(f"batch is {batch}; allowed: 1 to 65536")
+    part = _part(shard)
+    victims = _agents("victims", study.victims)
+    sources = _agents("sources", [name for name in study.sources if name not in WORDS])
+    agents = victims | sources
+    if twins := [name for name in victims if agents[name].resolve() != victims[name].resolve()]:
+        raise InputError(f"sources: {twins[0]} is also the name of a victim, which is another file")
+    if "victims" in study.sources:
+        sources |= victims
+    cards = {name: zoo.card(path) for name, path in agents.items()}
+    hashes = {name: file_sha256(path) for name, path in agents.items()}
+    folder = Path(out or Path("runs") / study.name)
+    if batch is None:
+        batch = _begun(folder) or batch_size(study, [card.victim for card in cards.values()], devices)
+    own, other = ({name: cards[name] for name in group} for group in (victims, sources))
+    chunks = plan(study, own, other, hashes, batch)
+    notes = tuple(note for note in map(zoo.caveat, victims.values()) if note)
+    versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    # Agents by name: wherever a machine keeps their files, their hashes say what they are.
+    names = [name if name in WORDS else zoo.locate(name).stem for name in study.sources]
+    identity = {
+        "study": asdict(study) | {"victims": list(victims), "sources": names},
+        "victims": hashes,
+        "batch": batch,
+        "schema": SCHEMA_VERSION,
+        "versions": versions,  # other pixels, physics or rounding are other results
+    }
+    identity = json.loads(json.dumps(identity))  # as it will be read back
+    return Job(study, folder, devices, batch, agents, cards, chunks, part, notes, identity)
+
+
+def _begun(folder: Path) -> int | None:
+    """Return the batch that a folder's study was begun with, wherever that was; None where there is none."""
+    identity = (read_manifest(folder) or {}).get("identity", {})
+    batch = identity.get("batch")
+    return batch if type(batch) is int and 1 <= batch <= 65536 else None
+
+
+def _part(shard: str | None) -> slice:
+    """Return which of the chunks, the most work first, are a machine's: every n-th from the i-th on."""
+    if shard is None:
+        return slice(None)
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", str(shard), re.ASCII)
+    i, n = map(int, match.groups()) if match else (0, 0)
+    if not 1 <= i <= n:
+        raise InputError(f"shard is {shard!r:.80}; allowed: i/n with 1 <= i <= n, such as 1/3")
+    return slice(i - 1, None, n)
+
+
+def _agents(field: str, names: Sequence[str]) -> dict[str, Path]:
+    """Return the weight files by name: a shipped agent's own, or the file's stem."""
+    found: dict[str, Path] = {}
+    for given in names:
+        path = zoo.locate(given)
+        if path.stem in found:
+            raise InputError(f"{field}: two are called {path.stem}")
+        if path.stem in (*WORDS, "none"):
+            raise InputError(f"{field}: {path.stem} is no name for an agent; rename its file")
+        if len(os.fsencode(path.stem)) > 100:
+            raise InputError(f"{field}: {path.stem[:40]}... is longer than a name can be (100 bytes)")
+        found[path.stem] = path
+    return found

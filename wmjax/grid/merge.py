@@ -1,0 +1,109 @@
+"""Joins what several machines made of one study, each with `wmjax run STUDY --shard i/n`, in one folder."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from wmjax.core.errors import InputError
+from wmjax.grid.provenance import provenance
+from wmjax.grid.rows import TIMING
+from wmjax.grid.store import Store, difference, earlier, failed, read_manifest, read_shard
+
+_SHARD = re.compile(r"[0-9a-f]{16}\.parquet")
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What is in the folder now, in chunks of episodes."""
+
+    folder: Path
+    played: int
+    failed: int  #: no machine could play them; their rows say why
+    missing: int  #: no machine has tried them
+    left_out: tuple[str, ...] = ()  #: files that were not taken over, each with the reason
+
+
+def merge(folders: Sequence[str | Path], out: str | Path, *, command: Sequence[str] | None = None) -> Merged:
+    """Join the results of one study that lie in `folders`, and in `out` if it exists, in `out`.
+
+    `out` is then a study's folder like any other: `run` goes on with what is missing. A chunk that several folders hold
+    is taken once; where one of them could play it, the failures of others are forgotten. A file that is damaged, or is
+    no chunk's, is left out and named. `command` is kept in the manifest. Raises InputError where a folder holds no
+    study or another one, or where two hold different rows for one chunk; nothing is copied then.
+    """
+    parts, target = list({Path(folder).resolve(): Path(folder) for folder in folders}.values()), Path(out)
+    if not parts:
+        raise InputError("no folders to merge; give those that `wmjax run` wrote to")
+    manifests = [_manifest(part) for part in parts]
+    for part, manifest in zip(parts, manifests, strict=True):
+        if manifest["identity"] != manifests[0]["identity"]:
+            differs = difference(manifests[0]["identity"], manifest["identity"])
+            raise InputError(f"{part}: holds another study than {parts[0]} ({differs})")
+    with Store(target, _joined(manifests, command)) as store:
+        others = [part for part in parts if part.resolve() != target.resolve()]
+        chosen, left_out = _choose([target, *others])
+        unplayed = sum(failed(read_shard(path)) for path in chosen.values())
+        for path in chosen.values():
+            if path.parents[1] != target:
+                store.take_rows(path)
+        for trace in (trace for part in others for trace in sorted((part / "traces").glob("[!.]*.npz"))):
+            store.take_trace(trace)
+        missing = max(0, manifests[0]["chunks"] - len(chosen))
+        return Merged(target, len(chosen) - unplayed, unplayed, missing, tuple(left_out))
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise InputError(f"{folder}: holds no study; give folders that `wmjax run` wrote to")
+    for key in ("identity", "study", "versions", "chunks", "device", "notes"):
+        if key not in manifest:
+            raise InputError(f"{folder / 'manifest.json'}: {key!r} is missing")
+    return manifest
+
+
+def _joined(manifests: Sequence[Mapping[str, Any]], command: Sequence[str] | None) -> dict[str, Any]:
+    """Return the manifest of the whole; it is of one commit where all its parts are."""
+    first = manifests[0]
+    notes = [note for manifest in manifests for note in manifest["notes"]]
+    same = all(manifest.get("git") == first.get("git") for manifest in manifests)
+    return {
+        **{key: first[key] for key in ("identity", "study", "versions", "chunks")},
+        "notes": [note for i, note in enumerate(notes) if note not in notes[:i]],
+        **provenance(command, None, ", ".join(dict.fromkeys(manifest["device"] for manifest in manifests))),
+        "git": first.get("git") if same else None,
+        "earlier": [run for manifest in manifests for run in earlier(manifest)],
+    }
+
+
+def _choose(folders: Sequence[Path]) -> tuple[dict[str, Path], list[str]]:
+    """Return the file to take for each chunk, by its name, and what is wrong with the files that cannot be taken."""
+    chosen: dict[str, Path] = {}
+    left_out = []
+    for path in (path for folder in folders for path in sorted((folder / "rows").glob("[!.]*"))):
+        if not _SHARD.fullmatch(path.name):
+            left_out.append(f"{path}: no chunk of a study")
+            continue
+        try:
+            shard = read_shard(path)
+        except InputError as error:
+            left_out.append(str(error))
+            continue
+        other = chosen.setdefault(path.name, path)
+        if other == path or failed(shard):
+            continue
+        before = read_shard(other)
+        if failed(before):
+            chosen[path.name] = path
+        elif _outcome(before) != _outcome(shard):
+            raise InputError(f"{path}: holds other rows than {other}; one of the two machines computes wrongly")
+    return chosen, left_out
+
+
+def _outcome(shard: pa.Table) -> str:
+    """Return the rows as text, without what differs between two runs; NaN is equal to NaN there, and -0 is not 0."""
+    return repr(shard.drop_columns(list(TIMING)).to_pylist())
