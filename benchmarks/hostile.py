@@ -164,39 +164,43 @@ def sound_rows() -> list[dict[str, Any]]:
 
 def folder(dice: random.Random, path: Path) -> None:
     """Make a results folder that is not quite one."""
+    from wmjax.grid.reading import parse_study
     from wmjax.grid.rows import SCHEMA
 
-    rows, manifest = sound_rows(), {"study": dict(SOUND), "versions": {"jax": "0"}, "device": "cpu", "notes": []}
+    study = json.loads(json.dumps(asdict(parse_study(dict(SOUND)))))
+    rows, manifest = sound_rows(), {"study": study, "versions": {"jax": "0"}, "device": "cpu", "notes": []}
     kinds = dict(zip(SCHEMA.names, SCHEMA.types, strict=True))
+    texts = [name for name, kind in kinds.items() if kind == pa.string()]
     for _ in range(dice.choice([0, 1, 1, 3, 8])):
-        name = dice.choice(SCHEMA.names)
+        name = dice.choice(SCHEMA.names) if dice.random() < 0.5 else dice.choice(texts)
         words, whole = kinds[name] == pa.string(), pa.types.is_integer(kinds[name])
-        for row in rows if dice.random() < 0.5 else dice.sample(rows, 2):
-            if words:
-                row[name] = dice.choice(WORDS)
+        word, was = dice.choice(WORDS), dice.choice(rows)[name]
+        for row in rows if words or dice.random() < 0.5 else dice.sample(rows, 2):
+            if words:  # a name is another one wherever it stands, so that cells stay apart
+                row[name] = word if row[name] == was else row[name]
             elif kinds[name] == pa.bool_():
                 row[name] = dice.random() < 0.5
             else:
                 row[name] = dice.choice([n for n in NUMBERS if not whole or (n == n and abs(n) < 2**31)])
                 row[name] = int(row[name]) if whole else float(max(min(row[name], 1e308), -1e308))
-    if dice.random() < 0.2:
+    if dice.random() < 0.05:
         rows += dice.sample(rows, 2)
-    for _ in range(dice.choice([0, 0, 1, 3])):
+    for _ in range(dice.choice([0, 0, 0, 1, 3])):
         inner = dice.choice([manifest, manifest["study"]])
         if isinstance(inner, dict):
             inner[dice.choice([*inner, dice.choice(WORDS)])] = value(dice)
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
-    if dice.random() < 0.15:
+    if dice.random() < 0.05:
         table = table.drop_columns([dice.choice(table.column_names)])
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
     for name in ("rows", "traces"):
         (path / name).mkdir(parents=True)
-    broken(dice, path / "rows" / "part.parquet", sink.getvalue().to_pybytes(), often=0.2)
+    broken(dice, path / "rows" / "part.parquet", sink.getvalue().to_pybytes(), often=0.1)
     text = json.dumps(manifest, default=str)
-    broken(dice, path / "manifest.json", text.encode("utf-8", "surrogatepass"), often=0.2)
+    broken(dice, path / "manifest.json", text.encode("utf-8", "surrogatepass"), often=0.1)
     if dice.random() < 0.5:
-        clean, hurt = (next(r for r in rows if (r["objective"] == "clean") == c) for c in (True, False))
+        clean, hurt = (next((r for r in rows if (r["objective"] == "clean") == c), rows[0]) for c in (True, False))
         for i, row in enumerate((clean, dice.choice([hurt, dict(hurt, **{dice.choice(list(hurt)): value(dice)})]))):
             frames = np.zeros((8, 16, 16, 3), np.uint8)
             arrays = {"frames": frames, "seen": frames, "reward": np.ones(8), "attacked": np.ones(8, bool)}

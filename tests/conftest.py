@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Tests run side by side: PyTorch's threads would wait for each other, spinning, many times as long as they compute.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import jax
 import numpy as np

@@ -20,7 +20,7 @@ import uvicorn
 
 from wmjax.core.errors import InputError
 from wmjax.grid.rows import SCHEMA, SCHEMA_VERSION
-from wmjax.view import recorded
+from wmjax.report import traces
 from wmjax.view.gate import BODY
 from wmjax.view.launch import State
 from wmjax.view.recorded import numbers
@@ -319,7 +319,7 @@ def test_a_file_that_is_no_episode_is_named(tmp_path, changes, words):
 
 def test_a_file_that_would_fill_the_memory_is_not_unpacked(tmp_path, monkeypatch):
     folder = write_study(tmp_path, [make_row()], [make_row()])
-    monkeypatch.setattr(recorded, "_BYTES", 10_000)
+    monkeypatch.setattr(traces, "_BYTES", 10_000)
     (note,) = [note for note in Results(folder).overview()["notes"] if "0.npz" in note]
     assert "at most 10000" in note
 

@@ -1,6 +1,7 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and files of strangers, which may be none."""
 
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,18 @@ def write_atomically(path: Path, data: Any) -> None:
             raise
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def check_file(path: Path, most: int | None = None) -> None:
+    """Raise InputError unless `path` is an ordinary file, of at most `most` bytes; a device or pipe might never end.
+
+    Raises FileNotFoundError where there is nothing, and OSError where that cannot be told.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{path}: not a regular file")
+    if most is not None and status.st_size > most:
+        raise InputError(f"{path}: is larger ({status.st_size} bytes) than such a file can be ({most} bytes)")
 
 
 def remove_parts(folder: Path) -> None:

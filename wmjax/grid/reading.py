@@ -1,7 +1,6 @@
 """From a TOML file to a study: what is wrong in it is said in one message that names file and field."""
 
 import re
-import stat
 import tomllib
 from collections.abc import Sequence
 from dataclasses import fields
@@ -11,6 +10,7 @@ from typing import Any
 import cattrs
 
 from wmjax.core.errors import InputError, unknown_name
+from wmjax.core.files import check_file
 from wmjax.grid.spec import Study
 
 _STUDIES = Path(__file__).parent / "studies"
@@ -35,11 +35,7 @@ def read_study(name_or_path: str | Path = "quickstart", changes: Sequence[str] =
             raise InputError(f"{unknown_name('study', str(name_or_path), shipped_studies())}; or a path of a TOML file")
         path = _STUDIES / f"{name_or_path}.toml"
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise InputError(f"{path}: not a regular file")
-        if status.st_size > _FILE_BYTES:
-            raise InputError(f"{path}: larger than a study file can be ({_FILE_BYTES} bytes)")
+        check_file(path, _FILE_BYTES)
         with path.open("rb") as file:
             data = tomllib.load(file)
     except OSError as error:

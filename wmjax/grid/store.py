@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wmjax.core.errors import InputError
-from wmjax.core.files import remove_parts, write_atomically
+from wmjax.core.files import check_file, remove_parts, write_atomically
 from wmjax.grid.provenance import PROVENANCE
 from wmjax.grid.rows import SCHEMA, SCHEMA_VERSION
 
 _PARTS = ("rows", "traces", "errors")
+_SHARD_ROWS, _SHARD_BYTES, _MANIFEST_BYTES = 1 << 16, 1 << 28, 1 << 26
 _KINDS: dict[str, Any] = {
     "identity": dict,
     "study": dict,
@@ -129,6 +130,7 @@ class Store:
 
     def _take(self, path: Path) -> None:
         try:
+            check_file(path)
             content = path.read_bytes()
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror})") from None
@@ -161,9 +163,15 @@ def finished(folder: Path, chunk: str, rows: int) -> bool:
 def read_shard(path: Path) -> pa.Table:
     """Return the rows of a chunk's file; raises InputError, naming it, unless it is whole and of this schema."""
     try:
+        check_file(path, _SHARD_BYTES)
         with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
+            groups = (parquet.metadata.row_group(i).total_byte_size for i in range(parquet.metadata.num_row_groups))
+            if parquet.metadata.num_rows > _SHARD_ROWS or sum(groups) > _SHARD_BYTES:
+                raise InputError(f"{path}: not the rows of one chunk: {parquet.metadata.num_rows}")
             shard = parquet.read()
         shard.validate(full=True)
+    except InputError:
+        raise
     except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: damaged text in the file's schema
         why = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(f"{path}: not a readable Parquet file ({why})") from error
@@ -204,9 +212,12 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of a results folder, None where there is none; raises InputError where it is unreadable."""
     path = folder / "manifest.json"
     try:
+        check_file(path, _MANIFEST_BYTES)
         manifest = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
+    except InputError:
+        raise
     except (OSError, ValueError, RecursionError):
         raise InputError(f"{path}: not a manifest of wmjax") from None
     if not isinstance(manifest, dict):

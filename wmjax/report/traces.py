@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wmjax.core.errors import InputError
+from wmjax.core.files import check_file
 from wmjax.grid.rows import CELL
 
 _ARRAYS = {
@@ -21,6 +22,9 @@ _ARRAYS = {
     "attacked": (np.bool_, 1),
 }
 """Array name to (kind of number, axes)."""
+
+_BYTES = 1 << 30
+"""Of a file, unpacked, at most: eighty times those of a whole episode."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +67,16 @@ def members(file: Path, names: Iterable[str]) -> list[NDArray[Any]]:
     """Return the named arrays of a trace's file, unchecked; raises InputError, naming it, where they cannot be read."""
     arrays = []
     try:
+        check_file(file, _BYTES)
         with zipfile.ZipFile(file) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+            if size > _BYTES:
+                raise InputError(f"{file}: not a readable trace ({size} bytes, at most {_BYTES})")
             for name in names:
                 with archive.open(f"{name}.npy") as member:
                     arrays.append(np.lib.format.read_array(member, allow_pickle=False))
+    except InputError:
+        raise
     except (
         zipfile.BadZipFile,
         zlib.error,

@@ -19,7 +19,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 import wmjax
 from wmjax.core.errors import InputError
-from wmjax.core.files import write_atomically
+from wmjax.core.files import check_file, write_atomically
 from wmjax.victims.base import Params
 from wmjax.victims.dreamer import AGENTS, Dreamer
 
@@ -70,6 +70,7 @@ def read(path: Path) -> tuple[Card, Params]:
 def read_card(path: Path) -> Card:
     """Return the card alone; raises InputError where the file is missing or not one of ours."""
     with _foreign_is_input_error(path):
+        check_file(path)
         with safetensors.safe_open(path, framework="numpy") as file:
             text = file.metadata()["wmjax"]
         values = json.loads(text)

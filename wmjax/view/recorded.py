@@ -22,9 +22,6 @@ DIAGNOSTICS = {
 }
 """What is measured in attacked frames, and what it is: columns of rows, and arrays [T] of recorded episodes."""
 
-_BYTES = 1 << 30
-"""Of a file, unpacked, at most: eighty times those of a whole episode."""
-
 _PIXELS = 1 << 26
 """Of a picture, at most: thirty times those of a whole episode, and what any browser draws."""
 
@@ -35,7 +32,6 @@ def recorded(folder: Path) -> tuple[dict[tuple, Path], list[str]]:
     bad = []
     for file in sorted(path for path in (folder / "traces").glob("*.npz") if not path.name.startswith(".")):
         try:
-            _check_size(file)
             meta = read_meta(file)
             files[tuple(meta[name] for name in CELL)] = file
         except InputError as error:
@@ -86,7 +82,6 @@ def picture(file: Path, what: str) -> bytes:
 
 @lru_cache(maxsize=4)
 def _read(file: Path) -> Trace:
-    _check_size(file)
     try:
         trace = read_trace(file)
     except MemoryError:  # an array that says it is larger than it is
@@ -94,17 +89,6 @@ def _read(file: Path) -> Trace:
     if math.prod(trace.frames.shape[:3]) > _PIXELS or max(trace.frames.shape[1:3]) > 512:
         raise InputError(f"{file}: its frames are too many or too large to be shown")
     return trace
-
-
-def _check_size(file: Path) -> None:
-    """Raise InputError where the file would fill the memory when unpacked."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-    except (zipfile.BadZipFile, OSError):  # reading it will say so
-        return
-    if size > _BYTES:
-        raise InputError(f"{file}: not a readable trace ({size} bytes, at most {_BYTES})")
 
 
 def _diagnostics(file: Path, steps: int) -> list[tuple[str, NDArray[np.floating]]]:
