@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -779,3 +780,25 @@ def test_a_report_needs_neither_jax_nor_a_window():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1]
     )
     assert done.stdout.strip() == ""
+
+
+def test_nothing_is_written_through_links(tmp_path):
+    """A folder from a stranger may have a report whose files lead elsewhere."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for name in ("report.html", "curves.png", "episode.mp4", "tables/nauc.csv", "SHA256SUMS"):
+        (mine / Path(name).name).write_text("kept")
+        link = tmp_path / "study" / "report" / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(mine / link.name)
+    write_rows(tmp_path / "study", by_hand())
+    write_trace(tmp_path / "study", steps=4)
+    write_trace(tmp_path / "study", steps=4, objective="vsa", optimizer="pgd")
+    page = report(tmp_path / "study")
+    assert {path.read_text() for path in mine.iterdir()} == {"kept"}
+    assert not any(path.is_symlink() for path in page.parent.rglob("*"))
+    shutil.rmtree(page.parent)
+    page.parent.symlink_to(mine)
+    with pytest.raises(InputError, match="report: is a link to another folder"):
+        report(tmp_path / "study")
+    assert len(list(mine.iterdir())) == 5

@@ -325,3 +325,36 @@ def test_the_commit_of_a_checkout(tmp_path):
     assert git_state(root / "site-packages") is None  # a package that lies somewhere in another's checkout
     (root / "code.py").write_text("2")
     assert git_state(root) == {"commit": git("rev-parse", "HEAD"), "dirty": True}
+
+
+@pytest.mark.parametrize("what", ["link", "pipe"])
+def test_a_lock_that_leads_elsewhere_is_refused(tmp_path, what):
+    """A folder from a stranger: nothing is written through its links, and no pipe is waited for."""
+    mine = tmp_path / "mine.txt"
+    mine.write_text("kept")
+    (tmp_path / "out").mkdir()
+    if what == "link":
+        (tmp_path / "out" / ".lock").symlink_to(mine)
+        with pytest.raises(InputError, match="out: cannot be written"):
+            Store(tmp_path / "out", MANIFEST)
+    else:
+        os.mkfifo(tmp_path / "out" / ".lock")
+        Store(tmp_path / "out", MANIFEST).close()
+    assert mine.read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "rows/c.parquet"])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
+def test_what_would_never_end_is_not_read(tmp_path, name, make):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    make(path)
+    with pytest.raises(InputError, match=f"{name}: not a regular file"):
+        read_manifest(tmp_path) if name == "manifest.json" else storing.finished(tmp_path, "c", 1)
+
+
+def test_a_shard_that_is_too_large_is_not_read(store, monkeypatch):
+    store.write_rows("c", ROWS)
+    monkeypatch.setattr(storing, "_SHARD_ROWS", 199)
+    with pytest.raises(InputError, match=r"rows/c\.parquet: not the rows of one chunk: 200"):
+        store.finished("c", 200)

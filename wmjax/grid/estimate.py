@@ -24,8 +24,12 @@ from wmjax.grid.trial import Cost, Kind, Program, Tried, try_out
 _MOST_TRIED = 8
 """Kinds of agent steps that are tried out; how long others take is told from those."""
 
-_REPORT, _REPORT_EPISODE = 4.0, 1e-3
-"""Seconds that a report takes, and more for each episode; two cores of 2024."""
+_REPORT, _REPORT_EPISODE, _REPORT_FRAME = 3.0, 1e-3, 0.009
+"""Seconds that a report takes, more for each episode, and more on a core for each frame of its videos; cores of 2024.
+"""
+
+_VIDEOS, _VIDEO_FRAMES = 6, 250
+"""Most videos of a report, one an objective, and their frames."""
 
 _WORKER_BYTES = 340 << 20
 """Of a process that steps environments on the host."""
@@ -121,7 +125,7 @@ def estimate(job: Job) -> Estimate:
         seconds={
             "start": trial.python,
             **queue(job, todo, trial, costs, records),
-            "report": _REPORT + _REPORT_EPISODE * len(episodes),
+            "report": _report(job, len(episodes)),
         },
         compiling=trial.compiling,
         untried=len(work) - len(tried),
@@ -137,6 +141,13 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes = round(seconds / 60)
     return f"{seconds / 60:.1f} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _report(job: Job, episodes: int) -> float:
+    """Return the seconds that the report takes."""
+    videos = 0 if job.study.traces == "none" else min(_VIDEOS, len(job.study.objectives))
+    drawn = videos * min(_VIDEO_FRAMES, job.study.episode_steps)
+    return _REPORT + _REPORT_EPISODE * episodes + _REPORT_FRAME * drawn / len(job.devices)
 
 
 def _finished(job: Job, chunk: Chunk) -> bool:

@@ -3,6 +3,7 @@
 import fcntl
 import io
 import json
+import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,8 @@ class Store:
         try:
             for name in _PARTS:
                 (folder / name).mkdir(parents=True, exist_ok=True)
-            self._lock = (folder / ".lock").open("w")
+            # A link of that name might lead to any file, a pipe would wait for ever.
+            self._lock = os.fdopen(os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK))
         except OSError as error:
             raise InputError(f"{folder}: cannot be written ({error.strerror})") from None
         try:

@@ -1,9 +1,12 @@
 """Turns the folder of a study into tables, figures and videos: a pure function of what lies in the folder."""
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from wmjax.core.errors import InputError
@@ -41,19 +44,25 @@ def report(folder: Path) -> Path:
     videos = [_video(name, *pair) for name, pair in zip(names, pairs, strict=True)]
     document = assemble(rows, manifest, parts, videos)
     out = folder / "report"
-    with _writing(out / "tables"):
-        (out / "tables").mkdir(parents=True, exist_ok=True)
-    written = []
-    for video, pair in zip(videos, pairs, strict=True):
-        with _writing(out / video.poster):
-            write_video(out / video.file, out / video.poster, *pair, limit=_VIDEO_BYTES // max(4, len(pairs)))
-        written += [video.file, video.poster]
+    for place in (out, out / "tables"):
+        if place.is_symlink():
+            raise InputError(f"{place}: is a link to another folder, and nothing is written there")
+        with _writing(place):
+            place.mkdir(exist_ok=True)
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # each encoder is a process of one thread
+        list(pool.map(partial(_write_video, out, _VIDEO_BYTES // max(4, len(pairs))), videos, pairs))
+    written = [name for video in videos for name in (video.file, video.poster)]
     written += _write_parts(document, out)
     for name, text in (("report.md", markdown.render(document)), ("report.html", html.render(document, out))):
         _write(out / name, text)
         written.append(name)
     _sum_up(out, written)
     return out / "report.html"
+
+
+def _write_video(out: Path, limit: int, video: Video, pair: tuple[Trace, Trace]) -> None:
+    with _writing(out / video.file), _writing(out / video.poster):
+        write_video(out / video.file, out / video.poster, *pair, limit=limit)
 
 
 def _write_parts(document: Document, out: Path) -> list[str]:
@@ -93,7 +102,10 @@ def _write(file: Path, text: str) -> None:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
+    """Say what is wrong where `path` cannot be written; what it links to is not touched."""
     try:
+        if path.is_symlink():
+            path.unlink()
         yield
     except OSError as error:
         raise InputError(f"{error.filename or path}: cannot be written ({error.strerror or error})") from None
