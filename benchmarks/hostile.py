@@ -254,6 +254,8 @@ def play(command: list[str]) -> int:
             cli.main()
         except SystemExit as leaving:
             return int(leaving.code or 0)
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # of this process, not of the command line
     return 0
 
 

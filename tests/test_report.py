@@ -802,3 +802,14 @@ def test_nothing_is_written_through_links(tmp_path):
     with pytest.raises(InputError, match="report: is a link to another folder"):
         report(tmp_path / "study")
     assert len(list(mine.iterdir())) == 5
+
+
+def test_numbers_and_names_beyond_reason(tmp_path):
+    """What no study writes: a name that ends in NUL, infinite diagnostics of both signs, returns beyond any."""
+    rows = [row | {"victim": "a\0", "loss_first": np.inf, "loss_last": -np.inf} for row in by_hand()]
+    page = text_of(tmp_path, rows)
+    assert "`a\N{REPLACEMENT CHARACTER}`" in page
+    assert not re.search(r"\binf\b", page)
+    for column, value in (("return", 1e13), ("return", -1e300), ("max_return", 1e-320), ("max_return", 1e300)):
+        write_rows(tmp_path / column, [row | {column: value} for row in by_hand()])
+        assert "1e+12" in refused(tmp_path / column, naming=repr(column))

@@ -17,6 +17,10 @@ Rows = Mapping[str, NDArray[Any]]
 """Columns of equal length by name: object arrays of str, or numeric arrays; ordered by cell."""
 
 
+_LARGEST = 1e12
+"""Beyond any return; the sums and ratios of what is smaller are numbers."""
+
+
 @dataclass(frozen=True)
 class Manifest:
     """How the rows came to be; every part may be empty."""
@@ -60,17 +64,22 @@ def read_rows(folder: Path) -> Rows:
 
 def _to_numpy(column: pa.ChunkedArray) -> NDArray[Any]:
     if pa.types.is_string(column.type):
-        return np.array(column.to_pylist(), dtype=object)
-    return column.to_numpy()
+        # numpy takes a NUL at the end of a text for no part of it when it compares.
+        return np.array([text.replace("\0", "\N{REPLACEMENT CHARACTER}") for text in column.to_pylist()], dtype=object)
+    values = column.to_numpy()
+    # Of the diagnostics: what is infinite has no part in a mean.
+    return np.where(np.isfinite(values), values, np.nan) if pa.types.is_float32(column.type) else values
 
 
 def _read_shard(file: Path) -> pa.Table:
     shard = store.read_shard(file)
-    eps, largest = shard["eps"].to_numpy(), shard["max_return"].to_numpy()
+    eps, largest, returns = (shard[name].to_numpy() for name in ("eps", "max_return", "return"))
     if not np.all((eps >= 0) & (eps <= 1)):
         raise InputError(f"{file}: column 'eps' must hold numbers in [0, 1]")
-    if not np.all(np.isfinite(largest) & (largest > 0)):
-        raise InputError(f"{file}: column 'max_return' must hold finite numbers above 0")
+    if not np.all((largest > 1 / _LARGEST) & (largest < _LARGEST)):
+        raise InputError(f"{file}: column 'max_return' must hold numbers from {1 / _LARGEST:g} to {_LARGEST:g}")
+    if np.any(np.isfinite(returns) & (np.abs(returns) > _LARGEST)):
+        raise InputError(f"{file}: column 'return' must hold numbers of at most {_LARGEST:g}")
     return shard
 
 
