@@ -1,5 +1,6 @@
 """The command line: exit codes, one-line errors, and that help needs nothing heavy."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -136,3 +137,33 @@ def test_help_names_a_document_that_exists(wmjax):
     assert code == 0
     assert "README.md" in out
     assert "docs/" not in out
+
+
+def test_a_file_s_name_does_not_steer_the_terminal(wmjax, tmp_path):
+    (tmp_path / "a\033[31mred\nnew line").mkdir()
+    code, _, said = wmjax("report", "a\033[31mred\nnew line")
+    assert code == 2
+    assert len(said.splitlines()) == 1
+    assert "\033" not in said
+
+
+@pytest.mark.parametrize("command", [["run"], ["view", "."]])
+def test_an_impossible_gl(wmjax, monkeypatch, command):
+    monkeypatch.setenv("MUJOCO_GL", "nonsense")
+    code, _, said = wmjax(*command)
+    assert code == 2
+    assert "MUJOCO_GL is 'nonsense'; allowed: egl, glfw, osmesa" in said
+
+
+def test_an_interrupt_waits_for_the_imports():
+    order = []
+
+    def importing():
+        with cli._undisturbed():
+            os.kill(os.getpid(), signal.SIGINT)
+            order.append("imported")
+
+    with pytest.raises(KeyboardInterrupt):
+        importing()
+    assert order == ["imported"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

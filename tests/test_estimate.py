@@ -70,7 +70,7 @@ def test_counts_of_a_small_study(without_trial, tmp_path):
     assert not (tmp_path / "out").exists()
     assert sum(found.seconds.values()) == found.wall
     text = dict(found.lines())
-    assert text["cells"] == "14; episodes: 3 clean, 30 attacked, 3 probes"
+    assert text["cells"] == "14; episodes: 3 clean, 30 attacked, probes: 3"
     assert text["compiled"] == f"the programs, just now, in {duration(40.0 * 4)}"
 
 

@@ -1,6 +1,7 @@
 """Joining the folders of machines that split a study: every chunk once, and nothing contradictory or damaged."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def rows(chunk: str, error: str = "", **given) -> list[dict]:
 
 def make(folder: Path, chunks, identity=IDENTITY, **provenance) -> Path:
     """A machine's results: `chunks` by id, each a list of rows."""
-    manifest = {"identity": identity, "study": {"seeds": [1]}, "versions": {"jax": "1"}, "chunks": len(IDS)}
+    manifest = {"identity": identity, "study": {"seeds": [1]}, "versions": {"jax": "1"}, "chunks": IDS}
     manifest |= {"device": "1 x cpu", "notes": ["a note"], "git": {"commit": "c", "dirty": False}} | provenance
     with Store(folder, manifest) as store:
         for chunk, content in chunks.items():
@@ -117,7 +118,7 @@ def test_other_rows_of_one_chunk_are_refused_and_both_named(tmp_path, change):
         store.write_rows(IDS[2], rows(IDS[2], **change))
     with pytest.raises(InputError, match=rf"two/rows/{IDS[2]}\.parquet: holds other rows than .*one/rows/{IDS[2]}"):
         merge([one, two], tmp_path / "out")
-    assert not list((tmp_path / "out" / "rows").iterdir())
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_one_machine_could_not_play_another_could(tmp_path):
@@ -147,6 +148,40 @@ def test_what_is_damaged_or_no_chunk_is_named_and_left_out(tmp_path):
     assert sorted(path.stem for path in (tmp_path / "out" / "rows").iterdir()) == IDS[1:4]
 
 
+def test_chunks_of_another_study_are_left_out(tmp_path):
+    one, two = parts(tmp_path)
+    stray = one / "rows" / f"{9:016x}.parquet"
+    stray.write_bytes((one / "rows" / f"{IDS[0]}.parquet").read_bytes())
+    merged = merge([one, two], tmp_path / "out")
+    assert (merged.played, merged.missing, merged.left_out) == (4, 1, (f"{stray}: no chunk of the study",))
+
+
+def test_links_and_what_is_no_episode_are_left_out_and_the_rest_taken(tmp_path):
+    """Of a stranger's folder: links that lead to my files, pipes, a file too large for any memory, garbage."""
+    one, two = parts(tmp_path)
+    mine = tmp_path / "mine.txt"
+    mine.write_text("secret")
+    lost = make(tmp_path / "lost", {IDS[4]: rows(IDS[4], error="out of luck")})
+    (lost / "errors" / f"{IDS[4]}.txt").unlink()
+    (lost / "errors" / f"{IDS[4]}.txt").symlink_to(mine)
+    (one / "errors" / f"{IDS[0]}.txt").symlink_to(mine)  # of a chunk that did not fail: not even looked at
+    bad = {name: one / "traces" / f"{name}.npz" for name in ("a_link", "b_pipe", "c_garbage", "d_huge")}
+    bad["a_link"].symlink_to(mine)
+    os.mkfifo(bad["b_pipe"])
+    bad["c_garbage"].write_text("hi")
+    bad["d_huge"].write_bytes((one / "traces" / f"trace_{IDS[0]}.npz").read_bytes())
+    with bad["d_huge"].open("r+b") as file:  # a hole, and a zip file's end after it
+        end = file.read()
+        file.seek(1 << 31)
+        file.write(end)
+    merged = merge([one, lost, two], tmp_path / "out")
+    assert (merged.played, merged.failed, merged.missing) == (4, 1, 0)
+    left_out = {line.split(": ")[0] for line in merged.left_out}
+    assert left_out == {*map(str, bad.values()), str(lost / "errors" / f"{IDS[4]}.txt")}
+    assert not list((tmp_path / "out" / "errors").iterdir())
+    assert sorted(path.stem for path in (tmp_path / "out" / "traces").iterdir()) == [f"trace_{i}" for i in IDS[:4]]
+
+
 def test_a_damaged_shard_is_replaced_by_a_whole_one(tmp_path):
     one, two = parts(tmp_path)
     shard = two / "rows" / f"{IDS[2]}.parquet"
@@ -165,7 +200,16 @@ def test_a_damaged_shard_is_replaced_by_a_whole_one(tmp_path):
         ({}, "'identity' is missing"),
         ({"identity": []}, "'identity' is not what a study writes there"),
         ({"identity": {}, "study": {}, "versions": {}, "chunks": "5"}, "'chunks' is not what a study writes there"),
-        ({"identity": {}, "study": {}, "versions": {}, "chunks": 5, "device": "cpu", "notes": {}}, "'notes' is not"),
+        ({"identity": {}, "study": {}, "versions": {}, "chunks": [], "device": "cpu", "notes": {}}, "'notes' is not"),
+        (
+            {"identity": {}, "study": {}, "versions": {}, "chunks": [], "device": "", "notes": [1]},
+            "'notes' is not what",
+        ),
+        (
+            {"identity": {}, "study": {}, "versions": {}, "chunks": [5], "device": "", "notes": []},
+            "'chunks' is not what",
+        ),
+        ({"identity": {"schema": 3}}, "in: rows of schema version 3; this wmjax reads version"),
     ],
 )
 def test_a_folder_without_a_manifest_of_a_study(tmp_path, manifest, words):

@@ -156,10 +156,10 @@ def test_a_source_attacks_the_victims_of_its_task():
     study = Study(victims=("a", "b"), objectives=("pda",), budgets=(0.1,), seeds=(20,), sources=("self", "c"))
     found = {(e.victim, e.source) for e in episodes(study, *agents(study)) if e.objective != "clean"}
     assert found == {("a", "self"), ("a", "c"), ("b", "self")}  # b plays another task than c
-    with pytest.raises(InputError, match="sources: c was trained on no task that a victim plays"):
+    with pytest.raises(InputError, match="sources: c attacks no victim"):
         episodes(replace(study, victims=("b",)), {"b": SWINGUP}, {"c": BALANCE})
     small = replace(BALANCE, victim=replace(BALANCE.victim, depths=(4, 6)), task=None)  # 16 pixels wide
-    with pytest.raises(InputError, match="sources: c was trained on no task"):
+    with pytest.raises(InputError, match="sources: c attacks no victim"):
         episodes(study, {"a": BALANCE}, {"c": small})
 
 

@@ -191,7 +191,7 @@ def test_the_manifest_says_what_was_run(undisturbed):
     assert manifest["versions"].keys() >= {"wmjax", "jax", "mujoco"}
     assert manifest["device"] == "1 x cpu"
     assert manifest["notes"] == [zoo.caveat(AGENT)]
-    assert manifest["chunks"] == CHUNKS
+    assert len(manifest["chunks"]) == CHUNKS
     assert manifest["identity"]["study"]["victims"] == [AGENT]
     assert (manifest["command"], manifest["shard"], manifest["earlier"]) == (None, None, [])
     assert manifest["python"] == platform.python_version()
@@ -484,7 +484,7 @@ def test_machines_that_split_a_study_play_it_once_and_their_parts_join(study, un
     assert [len(shards(part)) for part in parts] == [CHUNKS / 2] * 2
     for i, part in enumerate(parts, 1):
         manifest = read_manifest(part)
-        assert (manifest["shard"], manifest["command"], manifest["chunks"]) == (f"{i}/2", ["x"], CHUNKS)
+        assert (manifest["shard"], manifest["command"], len(manifest["chunks"])) == (f"{i}/2", ["x"], CHUNKS)
     half, whole = tmp_path / "half", tmp_path / "whole"
     assert merge(parts[1:], half) == Merged(half, played=3, failed=0, missing=3)
     assert merge(parts, whole) == Merged(whole, played=CHUNKS, failed=0, missing=0)
@@ -497,9 +497,9 @@ def test_machines_that_split_a_study_play_it_once_and_their_parts_join(study, un
     assert shards(whole) == before[1]
 
 
-@pytest.mark.parametrize("shard", ["0/2", "3/2", "1/0", "2", "1/2/3", "-1/2", "1.0/2", "", "１/2", "1/9999999", (1, 2)])
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "1/0", "2", "1/2/3", "-1/2", "1.0/2", "", "１/2", "1/9999999999", 1])
 def test_an_impossible_shard(study, tmp_path, shard):
-    with pytest.raises(InputError, match=r"^shard is .*; allowed: i/n with 1 <= i <= n, such as 1/3$"):
+    with pytest.raises(InputError, match=r"^shard is .*; allowed: i/n with 1 <= i <= n < 10\^9, such as 1/3$"):
         run(study, tmp_path / "out", shard=shard)
     assert not (tmp_path / "out").exists()
 
@@ -508,7 +508,8 @@ def test_a_shard_of_more_machines_than_chunks_is_empty(study, tmp_path):
     told = []
     outcome = run(study, tmp_path, batch=2, shard=f"{CHUNKS + 1}/{CHUNKS + 1}", on_progress=told.append)
     assert (outcome.episodes, outcome.failed) == (0, {})
-    assert [(progress.done, progress.total) for progress in told] == [(0, 0)]
+    assert {(progress.done, progress.total) for progress in told} == {(0, 0)}
+    assert f"has nothing to play: the study has {CHUNKS} chunks" in told[-1].message
 
 
 def test_finished_rows_are_let_go(study, tmp_path, monkeypatch):

@@ -358,3 +358,15 @@ def test_a_shard_that_is_too_large_is_not_read(store, monkeypatch):
     monkeypatch.setattr(storing, "_SHARD_ROWS", 199)
     with pytest.raises(InputError, match=r"rows/c\.parquet: not the rows of one chunk: 200"):
         store.finished("c", 200)
+
+
+@pytest.mark.parametrize("name", ["rows", "traces", "errors"])
+def test_nothing_is_written_or_removed_through_a_linked_folder(tmp_path, name):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / ".mine.part").write_text("kept")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).symlink_to(mine)
+    with pytest.raises(InputError, match=f"{name}: is a link to another folder"):
+        Store(tmp_path / "out", MANIFEST)
+    assert [path.name for path in mine.iterdir()] == [".mine.part"]

@@ -411,9 +411,9 @@ class TestSources:
 
     def test_other_task(self, refused, agent):
         path = agent("elsewhere", task="dmc_cartpole_swingup")
-        assert "sources: elsewhere was trained on no task" in refused(AGENT, sources=[str(path)])
+        assert "sources: elsewhere attacks no victim" in refused(AGENT, sources=[str(path)])
 
-    @pytest.mark.parametrize("word", ["self", "victims", "none"])
+    @pytest.mark.parametrize("word", ["self", "victims", "none", ".hidden"])
     def test_words_are_no_names(self, refused, agent, word):
         path = str(agent(word))
         assert f"{word} is no name for an agent" in refused(AGENT, sources=[path])

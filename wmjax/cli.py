@@ -4,6 +4,8 @@ import os
 import signal
 import sys
 import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -120,12 +122,14 @@ def main() -> None:
     try:
         code = _execute(command)
     except InputError as error:
-        print(f"wmjax: {error}", file=sys.stderr)
+        print(f"wmjax: {_inert(str(error))}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
-        print("wmjax: interrupted; the same command goes on where this one stopped", file=sys.stderr)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        goes_on = "; the same command goes on where this one stopped" if isinstance(command, Run) else ""
+        print(f"wmjax: interrupted{goes_on}", file=sys.stderr)
+        for stream in (sys.__stdout__, sys.__stderr__):  # another thread may have put others in their place
+            if stream is not None:
+                stream.flush()
         os._exit(130)  # a lane that is still inside of XLA, after a second Ctrl-C, would abort an orderly exit
     sys.exit(code)
 
@@ -157,9 +161,32 @@ def _execute(command: Command) -> int:
     return 0
 
 
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold interrupts back until the end: one that comes while JAX is imported may be lost in a callback."""
+    caught: list[int] = []
+    before = {
+        kind: signal.signal(kind, lambda number, _: caught.append(number)) for kind in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+    if caught:
+        raise KeyboardInterrupt
+
+
+def _inert(text: str) -> str:
+    """Return a message without what would steer a terminal: names of files may hold anything."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
 def _run(command: Run) -> int:
-    from wmjax.grid.reading import read_study
-    from wmjax.grid.run import Progress, run
+    runtime.check_gl()
+    with _undisturbed():
+        from wmjax.grid.reading import read_study
+        from wmjax.grid.run import Progress, run
 
     study = read_study(command.study, command.changes)
     if command.dry_run:
@@ -186,7 +213,7 @@ def _run(command: Run) -> int:
             percent = 100 * progress.done // max(progress.total, 1)
             print(f"{percent} % ({progress.done}/{progress.total} agent steps)", flush=True)
         if progress.message is not None:
-            bar.console.print(progress.message, style="red", markup=False)
+            bar.console.print(_inert(progress.message), style="red", markup=False)
 
     try:
         given = ["wmjax", *sys.argv[1:]]
@@ -197,7 +224,7 @@ def _run(command: Run) -> int:
     for note in outcome.notes:
         _console.print(f"Note: {note}", style="yellow", markup=False)
     for chunk, line in outcome.failed.items():
-        print(f"wmjax: failed twice: {line} (see {outcome.folder}/errors/{chunk}.txt)", file=sys.stderr)
+        print(f"wmjax: failed twice: {_inert(line)} (see {outcome.folder}/errors/{chunk}.txt)", file=sys.stderr)
     if outcome.episodes:
         _report(outcome.folder)
     return 1 if outcome.failed else 0
@@ -224,7 +251,7 @@ def _merge(command: Merge) -> int:
 
     merged = merge(command.folders, command.out, command=["wmjax", *sys.argv[1:]])
     for line in merged.left_out:
-        print(f"wmjax: left out: {line}", file=sys.stderr)
+        print(f"wmjax: left out: {_inert(line)}", file=sys.stderr)
     counts = f"{merged.played} chunks played, {merged.failed} failed, {merged.missing} missing"
     print(f"{merged.folder}: {counts}", flush=True)
     if merged.played:
@@ -239,6 +266,7 @@ def _report(folder: Path) -> None:
 
 
 def _view(command: View) -> None:
+    runtime.check_gl()
     from wmjax.view import serve
 
     def ready(address: str) -> None:

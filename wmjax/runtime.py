@@ -3,6 +3,10 @@
 import os
 from pathlib import Path
 
+from wmjax.core.errors import InputError
+
+_GL = ("", "egl", "glfw", "osmesa", "disable", "disabled", "off", "false", "0")
+
 
 def cache_dir() -> Path | None:
     """Return the folder of compiled programs: `WMJAX_CACHE`, else `wmjax` in the user's cache folder.
@@ -14,6 +18,13 @@ def cache_dir() -> Path | None:
         return Path(given).expanduser()
     except RuntimeError:
         return None
+
+
+def check_gl() -> None:
+    """Raise InputError for a value of MUJOCO_GL with which MuJoCo and dm_control could not even be imported."""
+    given = os.environ.get("MUJOCO_GL", "")
+    if given.lower() not in _GL:
+        raise InputError(f"MUJOCO_GL is {given!r:.80}; allowed: {', '.join(filter(None, _GL))}, or MUJOCO_GL unset")
 
 
 def use_compilation_cache() -> None:

@@ -28,6 +28,16 @@ def write_atomically(path: Path, data: Any) -> None:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from None
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder where there is none; raises InputError where it is a link, through which nothing is written."""
+    try:
+        if path.is_symlink():
+            raise InputError(f"{path}: is a link to another folder, and nothing is written there")
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from None
+
+
 def check_file(path: Path, most: int | None = None) -> None:
     """Raise InputError unless `path` is an ordinary file, of at most `most` bytes; a device or pipe might never end.
 

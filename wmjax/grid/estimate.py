@@ -67,7 +67,7 @@ class Estimate:
     def lines(self) -> list[tuple[str, str]]:
         """Return all of it as pairs of a name and a text."""
         found = [
-            ("cells", f"{self.cells}; episodes: {self.clean} clean, {self.attacked} attacked, {self.probes} probes"),
+            ("cells", f"{self.cells}; episodes: {self.clean} clean, {self.attacked} attacked, probes: {self.probes}"),
             ("done", f"{self.done} episodes; the rest is of what is left"),
             ("to play", f"{self.chunks} chunks of up to {self.batch} episodes, {self.steps} agent steps"),
             ("programs", str(self.programs)),

@@ -84,7 +84,9 @@ def prepare(
         batch = _begun(folder) or batch_size(study, [card.victim for card in cards.values()], devices)
     own, other = ({name: cards[name] for name in group} for group in (victims, sources))
     chunks = plan(study, own, other, hashes, batch)
-    notes = tuple(note for note in map(zoo.caveat, victims.values()) if note)
+    notes = [note for note in map(zoo.caveat, victims.values()) if note]
+    if study.sources != ("self",) and not any(chunk.source_sha256 for chunk in chunks):
+        notes.append("No attack of this study is computed on another agent than its victim: see sources.")
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
     # Agents by name: wherever a machine keeps their files, their hashes say what they are.
     names = [name if name in WORDS else zoo.locate(name).stem for name in study.sources]
@@ -96,7 +98,7 @@ def prepare(
         "versions": versions,  # other pixels, physics or rounding are other results
     }
     identity = json.loads(json.dumps(identity))  # as it will be read back
-    return Job(study, folder, devices, batch, agents, cards, chunks, part, notes, identity)
+    return Job(study, folder, devices, batch, agents, cards, chunks, part, tuple(notes), identity)
 
 
 def _begun(folder: Path) -> int | None:
@@ -110,10 +112,10 @@ def _part(shard: str | None) -> slice:
     """Return which of the chunks, the most work first, are a machine's: every n-th from the i-th on."""
     if shard is None:
         return slice(None)
-    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", str(shard), re.ASCII)
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", str(shard), re.ASCII)
     i, n = map(int, match.groups()) if match else (0, 0)
     if not 1 <= i <= n:
-        raise InputError(f"shard is {shard!r:.80}; allowed: i/n with 1 <= i <= n, such as 1/3")
+        raise InputError(f"shard is {shard!r:.80}; allowed: i/n with 1 <= i <= n < 10^9, such as 1/3")
     return slice(i - 1, None, n)
 
 
@@ -121,12 +123,16 @@ def _agents(field: str, names: Sequence[str]) -> dict[str, Path]:
     """Return the weight files by name: a shipped agent's own, or the file's stem."""
     found: dict[str, Path] = {}
     for given in names:
-        path = zoo.locate(given)
-        if path.stem in found:
-            raise InputError(f"{field}: two are called {path.stem}")
-        if path.stem in (*WORDS, "none"):
-            raise InputError(f"{field}: {path.stem} is no name for an agent; rename its file")
-        if len(os.fsencode(path.stem)) > 100:
-            raise InputError(f"{field}: {path.stem[:40]}... is longer than a name can be (100 bytes)")
+        try:
+            path = zoo.locate(given)
+            if path.stem in found:
+                raise InputError(f"two are called {path.stem}")
+            if path.stem in (*WORDS, "none") or path.stem.startswith("."):
+                raise InputError(f"{path.stem} is no name for an agent; rename its file")
+            if len(os.fsencode(path.stem)) > 100:
+                raise InputError(f"{path.stem[:40]}... is longer than a name can be (100 bytes)")
+            zoo.card(path)
+        except InputError as error:
+            raise InputError(f"{field}: {error}") from None
         found[path.stem] = path
     return found

@@ -1,7 +1,7 @@
 """Joins what several machines made of one study, each with `wmjax run STUDY --shard i/n`, in one folder."""
 
-import re
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,19 @@ import pyarrow as pa
 
 from wmjax.core.errors import InputError
 from wmjax.grid.provenance import provenance
-from wmjax.grid.rows import TIMING
-from wmjax.grid.store import Store, difference, earlier, failed, read_manifest, read_shard
+from wmjax.grid.rows import SCHEMA_VERSION, TIMING
+from wmjax.grid.store import (
+    SHARD_BYTES,
+    Store,
+    check_identity,
+    difference,
+    earlier,
+    failed,
+    read_manifest,
+    read_shard,
+)
 
-_SHARD = re.compile(r"[0-9a-f]{16}\.parquet")
+_TRACE_BYTES, _ERROR_BYTES = 1 << 30, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -43,26 +52,53 @@ def merge(folders: Sequence[str | Path], out: str | Path, *, command: Sequence[s
         if manifest["identity"] != manifests[0]["identity"]:
             differs = difference(manifests[0]["identity"], manifest["identity"])
             raise InputError(f"{part}: holds another study than {parts[0]} ({differs})")
-    with Store(target, _joined(manifests, command)) as store:
-        others = [part for part in parts if part.resolve() != target.resolve()]
-        chosen, left_out = _choose([target, *others])
-        unplayed = sum(failed(read_shard(path)) for path in chosen.values())
+    whole = _joined(manifests, command)
+    check_identity(target, whole["identity"])
+    others = [part for part in parts if part.resolve() != target.resolve()]
+    chosen, left_out = _choose([target, *others], {f"{chunk}.parquet" for chunk in whole["chunks"]})
+    with Store(target, whole) as store:
+        unplayed = [path.stem for path in chosen.values() if failed(read_shard(path))]
         for path in chosen.values():
-            if path.parents[1] != target:
-                store.take_rows(path)
+            if path.parents[1] == target:
+                continue
+            store.take(path, SHARD_BYTES)
+            store.forget_error(path.stem)
+            if path.stem in unplayed:
+                _try(left_out, store.take, path.parents[1] / "errors" / f"{path.stem}.txt", _ERROR_BYTES)
         for trace in (trace for part in others for trace in sorted((part / "traces").glob("[!.]*.npz"))):
-            store.take_trace(trace)
-        missing = max(0, manifests[0]["chunks"] - len(chosen))
-        return Merged(target, len(chosen) - unplayed, unplayed, missing, tuple(left_out))
+            if not (target / "traces" / trace.name).exists():
+                _try(left_out, _take_trace, store, trace)
+        played, missing = len(chosen) - len(unplayed), len(whole["chunks"]) - len(chosen)
+        return Merged(target, played, len(unplayed), missing, tuple(left_out))
+
+
+def _try(left_out: list[str], take: Callable[..., None], *arguments: Any) -> None:
+    """Take a file over, or note why it is left out."""
+    try:
+        take(*arguments)
+    except InputError as error:
+        left_out.append(str(error))
+
+
+def _take_trace(store: Store, path: Path) -> None:
+    if path.is_file() and not zipfile.is_zipfile(path):
+        raise InputError(f"{path}: not a recorded episode")
+    store.take(path, _TRACE_BYTES)
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
     manifest = read_manifest(folder)
     if manifest is None:
         raise InputError(f"{folder}: holds no study; give folders that `wmjax run` wrote to")
+    schema = manifest.get("identity", {}).get("schema", SCHEMA_VERSION)
+    if schema != SCHEMA_VERSION:
+        raise InputError(f"{folder}: rows of schema version {schema!r:.80}; this wmjax reads version {SCHEMA_VERSION}")
     for key in ("identity", "study", "versions", "chunks", "device", "notes"):
         if key not in manifest:
             raise InputError(f"{folder / 'manifest.json'}: {key!r} is missing")
+    for key in ("chunks", "notes"):
+        if not all(isinstance(item, str) for item in manifest[key]):
+            raise InputError(f"{folder / 'manifest.json'}: {key!r} is not what a study writes there")
     return manifest
 
 
@@ -80,13 +116,13 @@ def _joined(manifests: Sequence[Mapping[str, Any]], command: Sequence[str] | Non
     }
 
 
-def _choose(folders: Sequence[Path]) -> tuple[dict[str, Path], list[str]]:
-    """Return the file to take for each chunk, by its name, and what is wrong with the files that cannot be taken."""
+def _choose(folders: Sequence[Path], known: set[str]) -> tuple[dict[str, Path], list[str]]:
+    """Return the file to take for each of the `known`, by its name, and what is wrong with files that are not taken."""
     chosen: dict[str, Path] = {}
     left_out = []
     for path in (path for folder in folders for path in sorted((folder / "rows").glob("[!.]*"))):
-        if not _SHARD.fullmatch(path.name):
-            left_out.append(f"{path}: no chunk of a study")
+        if path.name not in known:
+            left_out.append(f"{path}: no chunk of the study")
             continue
         try:
             shard = read_shard(path)

@@ -106,7 +106,10 @@ def episodes(study: Study, victims: Mapping[str, Card], sources: Mapping[str, Ca
         raise InputError(f"tasks: no victim of the study was trained on {', '.join(sorted(idle))}")
     through = {pair: _sources(study, *pair, sources or {}) for pair in pairs}
     if idle := {*(sources or {})} - {*victims}.union(*through.values()):
-        raise InputError(f"sources: {', '.join(sorted(idle))} was trained on no task that a victim plays")
+        raise InputError(
+            f"sources: {', '.join(sorted(idle))} attacks no victim: "
+            "none plays a task of its own, with the same action size, image size and action repeat"
+        )
     budgets = [eps for eps in study.budgets if eps > 0]
     each = len(study.regions) * len(study.modes) * len(budgets) * len(study.seeds)
     count = 0

@@ -69,13 +69,15 @@ def run(
         "identity": job.identity,
         "study": asdict(job.study),
         "versions": job.identity["versions"],
-        "chunks": len(job.chunks),
+        "chunks": [chunk.id for chunk in job.chunks],
         "notes": job.notes,
         **provenance(command, shard, device),
     }
     with Store(job.folder, manifest) as store:
         strays = store.strays([chunk.id for chunk in job.chunks])
         messages = [f"{path}: belongs to no chunk of this study, and is left alone" for path in strays]
+        if not job.chunks[job.part]:
+            messages.append(f"shard {shard} has nothing to play: the study has {len(job.chunks)} chunks")
         work = _Work(store, job, on_progress)
         work.run(messages)
         rows = sum(len(chunk.episodes) for chunk in job.chunks[job.part] if chunk.id not in work.failed)

@@ -13,17 +13,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wmjax.core.errors import InputError
-from wmjax.core.files import check_file, remove_parts, write_atomically
+from wmjax.core.files import check_file, make_folder, remove_parts, write_atomically
 from wmjax.grid.provenance import PROVENANCE
 from wmjax.grid.rows import SCHEMA, SCHEMA_VERSION
 
 _PARTS = ("rows", "traces", "errors")
-_SHARD_ROWS, _SHARD_BYTES, _MANIFEST_BYTES = 1 << 16, 1 << 28, 1 << 26
+SHARD_BYTES = 1 << 28
+"""Of a chunk's file at most, and of its columns."""
+
+_SHARD_ROWS, _MANIFEST_BYTES = 1 << 16, 1 << 26
 _KINDS: dict[str, Any] = {
     "identity": dict,
     "study": dict,
     "versions": dict,
-    "chunks": int,
+    "chunks": list,
     "notes": list,
     "started": str,
     "command": list | None,
@@ -52,9 +55,9 @@ class Store:
         use, or cannot be written.
         """
         self.folder = folder
+        for name in _PARTS:
+            make_folder(folder / name)
         try:
-            for name in _PARTS:
-                (folder / name).mkdir(parents=True, exist_ok=True)
             # A link of that name might lead to any file, a pipe would wait for ever.
             self._lock = os.fdopen(os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK))
         except OSError as error:
@@ -104,11 +107,11 @@ class Store:
         sink = pa.BufferOutputStream()
         pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), sink, write_page_checksum=True)
         write_atomically(self.folder / "rows" / f"{chunk}.parquet", sink.getvalue())
-        error = self.folder / "errors" / f"{chunk}.txt"
         if traceback is None:
-            error.unlink(missing_ok=True)
-        else:
-            write_atomically(error, traceback.encode(errors="backslashreplace"))  # paths may hold any bytes
+            self.forget_error(chunk)
+        else:  # paths may hold any bytes
+            error = self.folder / "errors" / f"{chunk}.txt"
+            write_atomically(error, traceback.encode(errors="backslashreplace"))
 
     def write_trace(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Write one episode frame by frame, compressed."""
@@ -116,27 +119,23 @@ class Store:
         np.savez_compressed(buffer, allow_pickle=False, **arrays)
         write_atomically(self.folder / "traces" / f"{name}.npz", buffer.getvalue())
 
-    def take_rows(self, path: Path) -> None:
-        """Take over a chunk's file from another study's folder, and its traceback if it failed."""
-        error = path.parents[1] / "errors" / f"{path.stem}.txt"
-        self._take(path)
-        if error.exists():
-            self._take(error)
-        else:
-            (self.folder / "errors" / error.name).unlink(missing_ok=True)
+    def take(self, path: Path, most: int) -> None:
+        """Take over a file of at most `most` bytes from another study's folder.
 
-    def take_trace(self, path: Path) -> None:
-        """Take over a recorded episode from another study's folder, where there is none of its name."""
-        if not (self.folder / "traces" / path.name).exists():
-            self._take(path)
-
-    def _take(self, path: Path) -> None:
+        Raises InputError where it cannot be read, or is a link: what that leads to is not the study's.
+        """
         try:
-            check_file(path)
+            if path.is_symlink():
+                raise InputError(f"{path}: is a link")
+            check_file(path, most)
             content = path.read_bytes()
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror})") from None
         write_atomically(self.folder / path.parent.name / path.name, content)
+
+    def forget_error(self, chunk: str) -> None:
+        """Forget that a chunk ever failed."""
+        (self.folder / "errors" / f"{chunk}.txt").unlink(missing_ok=True)
 
 
 def check_identity(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -165,10 +164,10 @@ def finished(folder: Path, chunk: str, rows: int) -> bool:
 def read_shard(path: Path) -> pa.Table:
     """Return the rows of a chunk's file; raises InputError, naming it, unless it is whole and of this schema."""
     try:
-        check_file(path, _SHARD_BYTES)
+        check_file(path, SHARD_BYTES)
         with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
             groups = (parquet.metadata.row_group(i).total_byte_size for i in range(parquet.metadata.num_row_groups))
-            if parquet.metadata.num_rows > _SHARD_ROWS or sum(groups) > _SHARD_BYTES:
+            if parquet.metadata.num_rows > _SHARD_ROWS or sum(groups) > SHARD_BYTES:
                 raise InputError(f"{path}: not the rows of one chunk: {parquet.metadata.num_rows}")
             shard = parquet.read()
         shard.validate(full=True)

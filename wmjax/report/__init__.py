@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from wmjax.core.errors import InputError
+from wmjax.core.files import make_folder
 from wmjax.report import csv, html, latex, markdown
 from wmjax.report.document import Document, Figure, Table, Video
 from wmjax.report.folder import read_manifest, read_rows
@@ -45,10 +46,7 @@ def report(folder: Path) -> Path:
     document = assemble(rows, manifest, parts, videos)
     out = folder / "report"
     for place in (out, out / "tables"):
-        if place.is_symlink():
-            raise InputError(f"{place}: is a link to another folder, and nothing is written there")
-        with _writing(place):
-            place.mkdir(exist_ok=True)
+        make_folder(place)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # each encoder is a process of one thread
         list(pool.map(partial(_write_video, out, _VIDEO_BYTES // max(4, len(pairs))), videos, pairs))
     written = [name for video in videos for name in (video.file, video.poster)]

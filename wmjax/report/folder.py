@@ -31,6 +31,7 @@ class Manifest:
     notes: tuple[str, ...] = ()  #: sentences that a reader of the results must know
     started: str = ""  #: when the last run into the folder began, ISO 8601
     command: tuple[str, ...] | None = None  #: its command line; None where it was called from Python
+    batch: int | None = None  #: episodes that shared a call; results depend on it in their last bits
     shard: str | None = None  #: "i/n": it was to play this part of the study
     git: Mapping[str, Any] | None = None  #: the checkout of wmjax: its "commit", and whether it is "dirty"
     python: str = ""  #: version
@@ -41,12 +42,18 @@ class Manifest:
 def read_rows(folder: Path) -> Rows:
     """Return the rows of all `folder`/rows/*.parquet, ordered by cell whatever the order of files and rows.
 
+    Where there is a manifest that lists the study's chunks, other files have no part in it.
+
     Raises InputError, naming the file, where the folder, its rows or a readable table of this version is missing,
     where a number is impossible, or where one cell has two rows.
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; give the folder that a study was written to")
     files = sorted(path for path in (folder / "rows").glob("*.parquet") if not path.name.startswith("."))
+    known = (store.read_manifest(folder) or {}).get("chunks")
+    if known is not None:  # what else lies there is not the study's
+        names = {f"{chunk}.parquet" for chunk in known}
+        files = [file for file in files if file.name in names]
     tables = [_read_shard(file) for file in files]
     if not sum(map(len, tables)):
         raise InputError(f"{folder}: no rows in {folder / 'rows'}; run a study into this folder first")
@@ -86,6 +93,7 @@ def _read_shard(file: Path) -> pa.Table:
 def read_manifest(folder: Path) -> Manifest:
     """Return what `folder`/manifest.json says, empty where there is none; InputError where it is not a manifest."""
     content = store.read_manifest(folder) or {}
+    content = content | {"batch": content.get("identity", {}).get("batch")}
     manifest = Manifest(**{key: content[key] for key in vars(Manifest()) if key in content})
     words = ("victims", "objectives", "optimizers", "modes", "regions", "frames", "defenses", "sources")
     numbers = ("budgets", "seeds", "adaptive")
@@ -96,6 +104,7 @@ def read_manifest(folder: Path) -> Manifest:
         and all(isinstance(manifest.study.get(count, 0), int) for count in ("steps", "draws")),
         "versions": all(isinstance(version, str) for version in manifest.versions.values()),
         "notes": _is_list(manifest.notes, str),
+        "batch": manifest.batch is None or type(manifest.batch) is int,
         "command": manifest.command is None or _is_list(manifest.command, str),
         "git": manifest.git is None or _is_git(manifest.git),
         "earlier": _is_list(manifest.earlier, dict),

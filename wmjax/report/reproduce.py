@@ -12,10 +12,11 @@ from wmjax.report.markdown import block, code, prose
 
 def reproduce_section(rows: Rows, manifest: Manifest) -> Section:
     """Return the section."""
-    text = "The rows of a study are a function of its file, the agents' files and the versions below."
+    text = "The rows of a study are a function of its file, the agents' files, the batch and the versions below."
     if manifest.study:
         text += f" Save this as `study.toml`:\n\n{block(toml(manifest.study))}\n\nand run\n\n"
-        text += block("wmjax run study.toml --out runs/again")
+        batch = "" if manifest.batch is None else f" --batch {manifest.batch}"
+        text += block(f"wmjax run study.toml --out runs/again{batch}")
     if manifest.command:
         text += f"\n\nThe rows came from\n\n{block(shlex.join(manifest.command))}"
     if manifest.earlier:
@@ -23,6 +24,7 @@ def reproduce_section(rows: Rows, manifest: Manifest) -> Section:
     git = manifest.git or {}
     facts = {
         "started": prose(manifest.started),
+        "batch": "" if manifest.batch is None else str(manifest.batch),
         "part of the study": code(manifest.shard) if manifest.shard else "",
         "git commit": code(git["commit"]) + (", with changes that it does not hold" if git["dirty"] else "")
         if git

@@ -69,6 +69,7 @@ def tested_section(rows: Rows, manifest: Manifest, missing: Sequence[Missing], p
 def _unusual(rows: Rows, attacked: NDArray[np.bool_]) -> dict[str, str]:
     """Return what is tested of the axes that an ordinary study leaves as they are."""
     found = {axis: {*rows[axis][attacked]} for axis in _UNUSUAL}
+    found["source"] -= {"none"}  # of random noise
     return {name: _names(sorted(found[axis])) for axis, (name, usual) in _UNUSUAL.items() if found[axis] - usual}
 
 

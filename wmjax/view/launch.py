@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wmjax.core.errors import InputError, unknown_name
+from wmjax.core.files import make_folder
 from wmjax.grid.rows import SCHEMA_VERSION
 from wmjax.report.markdown import plain
 from wmjax.report.names import objective_label, optimizer_label
@@ -136,6 +137,7 @@ class Launcher:
             from wmjax.grid.run import run
 
             runtime.use_compilation_cache()
+            make_folder(self._folder)
             outcome = run(study, self._folder / _digest(study), batch=_BATCH, on_progress=self._advance)
             if outcome.failed:
                 self._end("failed", message=f"failed twice: {next(iter(outcome.failed.values()))}")
@@ -164,7 +166,7 @@ class Launcher:
     def _agents(self) -> dict[str, str]:
         from wmjax.victims import zoo
 
-        own = {name: path for name, path in self._victims.items() if Path(path).is_file()}
+        own = {name: path for name, path in self._victims.items() if _is_file(path)}
         return own | {name: name for name in zoo.names()}
 
     def _task(self, path: str) -> str | None:
@@ -174,6 +176,13 @@ class Launcher:
             return zoo.card(path).task
         except InputError:  # starting it will say what is wrong
             return None
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):  # longer than a path can be, for one
+        return False
 
 
 def _budget(text: Any) -> Any:

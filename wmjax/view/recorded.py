@@ -93,8 +93,11 @@ def _read(file: Path) -> Trace:
 
 def _diagnostics(file: Path, steps: int) -> list[tuple[str, NDArray[np.floating]]]:
     """Return the diagnostics [T] that the file holds, by name; those of older ones are fewer."""
-    with zipfile.ZipFile(file) as archive:  # it was one a moment ago
-        held = [name for name in DIAGNOSTICS if f"{name}.npy" in archive.namelist()]
+    try:
+        with zipfile.ZipFile(file) as archive:
+            held = [name for name in DIAGNOSTICS if f"{name}.npy" in archive.namelist()]
+    except (OSError, zipfile.BadZipFile) as error:  # it was one a moment ago
+        raise InputError(f"{file}: not a readable trace ({error})") from error
     found = list(zip(held, members(file, held), strict=True))
     for name, values in found:
         if not np.issubdtype(values.dtype, np.floating) or values.shape != (steps,):

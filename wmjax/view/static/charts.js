@@ -8,7 +8,7 @@ const WIDE = 1000, HIGH = 100; // of a frame chart's own units, stretched to its
 export function frameChart({ title, meaning, floor = Infinity, series, steps, onscrub }) {
   const known = series.flatMap((one) => one.values.filter((value) => value !== null));
   let [low, high] = [Math.min(floor, ...known), Math.max(...known)];
-  if (!(high > low)) [low, high] = [low - 0.5, low + 0.5];
+  if (!(high > low)) [low, high] = [Math.min(low, floor), low + (floor < Infinity ? 1 : 0.5)];
   const x = (t) => (steps > 1 ? (t / (steps - 1)) * WIDE : WIDE / 2);
   const y = (value) => 4 + ((HIGH - 8) * (high - value)) / (high - low);
   const cursor = svg("line", { class: "cursor", y1: 0, y2: HIGH });
