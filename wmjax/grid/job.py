@@ -128,7 +128,7 @@ def _agents(field: str, names: Sequence[str]) -> dict[str, Path]:
             if path.stem in found:
                 raise InputError(f"two are called {path.stem}")
             if path.stem in (*WORDS, "none") or path.stem.startswith("."):
-                raise InputError(f"{path.stem} is no name for an agent; rename its file")
+                raise InputError(f"{path}: {path.stem} is no name for an agent; rename its file")
             if len(os.fsencode(path.stem)) > 100:
                 raise InputError(f"{path.stem[:40]}... is longer than a name can be (100 bytes)")
             zoo.card(path)
