@@ -20,6 +20,7 @@ from tyro.conf import FlagCreatePairsOff, OmitSubcommandPrefixes, Positional, Us
 
 from wmjax import runtime
 from wmjax.core.errors import InputError
+from wmjax.core.naming import printable
 
 if TYPE_CHECKING:
     from wmjax.grid.spec import Study
@@ -122,7 +123,7 @@ def main() -> None:
     try:
         code = _execute(command)
     except InputError as error:
-        print(f"wmjax: {_inert(str(error))}", file=sys.stderr)
+        print(f"wmjax: {printable(str(error))}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
         goes_on = "; the same command goes on where this one stopped" if isinstance(command, Run) else ""
@@ -177,11 +178,6 @@ def _undisturbed() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def _inert(text: str) -> str:
-    """Return a message without what would steer a terminal: names of files may hold anything."""
-    return "".join(char if char.isprintable() else "?" for char in text)
-
-
 def _run(command: Run) -> int:
     runtime.check_gl()
     with _undisturbed():
@@ -213,7 +209,7 @@ def _run(command: Run) -> int:
             percent = 100 * progress.done // max(progress.total, 1)
             print(f"{percent} % ({progress.done}/{progress.total} agent steps)", flush=True)
         if progress.message is not None:
-            bar.console.print(_inert(progress.message), style="red", markup=False)
+            bar.console.print(printable(progress.message), style="red", markup=False)
 
     try:
         given = ["wmjax", *sys.argv[1:]]
@@ -224,7 +220,7 @@ def _run(command: Run) -> int:
     for note in outcome.notes:
         _console.print(f"Note: {note}", style="yellow", markup=False)
     for chunk, line in outcome.failed.items():
-        print(f"wmjax: failed twice: {_inert(line)} (see {outcome.folder}/errors/{chunk}.txt)", file=sys.stderr)
+        print(f"wmjax: failed twice: {printable(line)} (see {outcome.folder}/errors/{chunk}.txt)", file=sys.stderr)
     if outcome.episodes:
         _report(outcome.folder)
     return 1 if outcome.failed else 0
@@ -251,7 +247,7 @@ def _merge(command: Merge) -> int:
 
     merged = merge(command.folders, command.out, command=["wmjax", *sys.argv[1:]])
     for line in merged.left_out:
-        print(f"wmjax: left out: {_inert(line)}", file=sys.stderr)
+        print(f"wmjax: left out: {printable(line)}", file=sys.stderr)
     counts = f"{merged.played} chunks played, {merged.failed} failed, {merged.missing} missing"
     print(f"{merged.folder}: {counts}", flush=True)
     if merged.played:

@@ -1,4 +1,4 @@
-"""Names with numbers: `sparse(2,1)`, `apgd(20)`, `blur(1.5)`."""
+"""Names with numbers: `sparse(2,1)`, `apgd(20)`, `blur(1.5)`; and texts of strangers, in characters that are seen."""
 
 import re
 
@@ -15,3 +15,8 @@ def split(text: str) -> tuple[str, tuple[int | float, ...]]:
     if found is None or None in parts:
         return text, ()
     return found[1], tuple(float(part[0]) if part[2] else int(part[0]) for part in parts if part)
+
+
+def printable(text: str, instead: str = "?") -> str:
+    """Return `text` with `instead` for every character that is not seen, but steers a terminal or a page."""
+    return "".join(char if char.isprintable() else instead for char in text)

@@ -70,14 +70,13 @@ def prepare(
     if batch is not None and not 1 <= batch <= 65536:
         raise InputError(f"batch is {batch}; allowed: 1 to 65536")
     part = _part(shard)
-    victims = _agents("victims", study.victims)
-    sources = _agents("sources", [name for name in study.sources if name not in WORDS])
-    agents = victims | sources
+    victims, cards = _agents("victims", study.victims)
+    sources, others = _agents("sources", [name for name in study.sources if name not in WORDS])
+    agents, cards = victims | sources, cards | others
     if twins := [name for name in victims if agents[name].resolve() != victims[name].resolve()]:
         raise InputError(f"sources: {twins[0]} is also the name of a victim, which is another file")
     if "victims" in study.sources:
         sources |= victims
-    cards = {name: zoo.card(path) for name, path in agents.items()}
     hashes = {name: file_sha256(path) for name, path in agents.items()}
     folder = Path(out or Path("runs") / study.name)
     if batch is None:
@@ -119,9 +118,10 @@ def _part(shard: str | None) -> slice:
     return slice(i - 1, None, n)
 
 
-def _agents(field: str, names: Sequence[str]) -> dict[str, Path]:
-    """Return the weight files by name: a shipped agent's own, or the file's stem."""
+def _agents(field: str, names: Sequence[str]) -> tuple[dict[str, Path], dict[str, Card]]:
+    """Return the weight files, and what they say of themselves, by name: a shipped agent's own, or the file's stem."""
     found: dict[str, Path] = {}
+    cards: dict[str, Card] = {}
     for given in names:
         try:
             path = zoo.locate(given)
@@ -131,8 +131,8 @@ def _agents(field: str, names: Sequence[str]) -> dict[str, Path]:
                 raise InputError(f"{path}: {path.stem} is no name for an agent; rename its file")
             if len(os.fsencode(path.stem)) > 100:
                 raise InputError(f"{path.stem[:40]}... is longer than a name can be (100 bytes)")
-            zoo.card(path)
+            cards[path.stem] = zoo.card(path)
         except InputError as error:
             raise InputError(f"{field}: {error}") from None
         found[path.stem] = path
-    return found
+    return found, cards

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import wmjax
 from wmjax import rollout
 from wmjax.attacks.defenses import named
 from wmjax.attacks.optimizers import NO_STEPS, optimizer
@@ -20,9 +19,7 @@ from wmjax.attacks.regions import region
 from wmjax.attacks.threat import Attack, Threat, threat
 from wmjax.attacks.timing import Timing, timing
 from wmjax.envs import make
-from wmjax.envs import spec as env_spec
 from wmjax.grid.plan import Chunk, Episode
-from wmjax.grid.rows import SCHEMA_VERSION
 from wmjax.victims.base import Params
 from wmjax.victims.dreamer import Dreamer
 from wmjax.victims.zoo import load
@@ -105,23 +102,18 @@ class Lane:
             diagnostics |= dict.fromkeys(("loss_first", "loss_last", "loss_error", "zero_grad"), float("nan"))
         if attack.optimizer.restarts == 1:
             diagnostics["restart_gap"] = float("nan")
-        spec = env_spec(episode.task)
-        return asdict(episode) | {
-            "agent": victim.agent,
-            "return": float(result.returns[i]),
-            "max_return": spec.max_return * chunk.episode_steps / spec.episode_steps,
-            "length": chunk.episode_steps,
-            "attacked": int(result.attacked[i]),
-            "nan": bool(result.nan[i]),
-            "error": "",
-            **diagnostics,
-            "schema": SCHEMA_VERSION,
-            "wmjax": wmjax.__version__,
-            "device": self._device.device_kind,
-            "backend": chunk.backend,
-            "victim_sha256": chunk.victim_sha256,
-            "wall_s": wall,
-        }
+        return (
+            asdict(episode)
+            | chunk.columns(victim.agent, self._device.device_kind)
+            | {
+                "return": float(result.returns[i]),
+                "attacked": int(result.attacked[i]),
+                "nan": bool(result.nan[i]),
+                "error": "",
+                **diagnostics,
+                "wall_s": wall,
+            }
+        )
 
 
 def attack_of(episode: Episode, steps: int, source: Dreamer | None) -> tuple[Attack, Timing]:

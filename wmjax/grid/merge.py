@@ -55,15 +55,14 @@ def merge(folders: Sequence[str | Path], out: str | Path, *, command: Sequence[s
     whole = _joined(manifests, command)
     check_identity(target, whole["identity"])
     others = [part for part in parts if part.resolve() != target.resolve()]
-    chosen, left_out = _choose([target, *others], {f"{chunk}.parquet" for chunk in whole["chunks"]})
+    chosen, unplayed, left_out = _choose([target, *others], {f"{chunk}.parquet" for chunk in whole["chunks"]})
     with Store(target, whole) as store:
-        unplayed = [path.stem for path in chosen.values() if failed(read_shard(path))]
         for path in chosen.values():
             if path.parents[1] == target:
                 continue
             store.take(path, SHARD_BYTES)
             store.forget_error(path.stem)
-            if path.stem in unplayed:
+            if path.name in unplayed:
                 _try(left_out, store.take, path.parents[1] / "errors" / f"{path.stem}.txt", _ERROR_BYTES)
         for trace in (trace for part in others for trace in sorted((part / "traces").glob("[!.]*.npz"))):
             if not (target / "traces" / trace.name).exists():
@@ -116,9 +115,13 @@ def _joined(manifests: Sequence[Mapping[str, Any]], command: Sequence[str] | Non
     }
 
 
-def _choose(folders: Sequence[Path], known: set[str]) -> tuple[dict[str, Path], list[str]]:
-    """Return the file to take for each of the `known`, by its name, and what is wrong with files that are not taken."""
+def _choose(folders: Sequence[Path], known: set[str]) -> tuple[dict[str, Path], set[str], list[str]]:
+    """Return the file to take for each of the `known`, by its name, and the names of those whose chunk failed.
+
+    The last is what is wrong with files that are not taken.
+    """
     chosen: dict[str, Path] = {}
+    unplayed: set[str] = set()
     left_out = []
     for path in (path for folder in folders for path in sorted((folder / "rows").glob("[!.]*"))):
         if path.name not in known:
@@ -130,14 +133,14 @@ def _choose(folders: Sequence[Path], known: set[str]) -> tuple[dict[str, Path], 
             left_out.append(str(error))
             continue
         other = chosen.setdefault(path.name, path)
-        if other == path or failed(shard):
-            continue
-        before = read_shard(other)
-        if failed(before):
+        if failed(shard):
+            unplayed |= {path.name} if other == path else set()
+        elif path.name in unplayed:
             chosen[path.name] = path
-        elif _outcome(before) != _outcome(shard):
+            unplayed.remove(path.name)
+        elif other != path and _outcome(read_shard(other)) != _outcome(shard):
             raise InputError(f"{path}: holds other rows than {other}; one of the two machines computes wrongly")
-    return chosen, left_out
+    return chosen, unplayed, left_out
 
 
 def _outcome(shard: pa.Table) -> str:

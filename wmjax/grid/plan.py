@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import groupby, product
 from typing import Any
 
+import wmjax
 from wmjax.attacks.optimizers import optimizer
 from wmjax.attacks.timing import timing
 from wmjax.core.errors import InputError
@@ -87,6 +88,20 @@ class Chunk:
         attacked = min(int(when.mask.sum()), when.most)
         gradients = first.steps * optimizer(first.optimizer, first.steps).restarts * first.draws if first.steps else 0
         return self.episode_steps + attacked * gradients
+
+    def columns(self, agent: str, device: str) -> dict[str, Any]:
+        """Return what all its rows have in common, by column; `agent` is the victim's family, `device` a kind."""
+        spec = env_spec(self.episodes[0].task)
+        return {
+            "agent": agent,
+            "max_return": spec.max_return * self.episode_steps / spec.episode_steps,
+            "length": self.episode_steps,
+            "schema": SCHEMA_VERSION,
+            "wmjax": wmjax.__version__,
+            "device": device,
+            "backend": self.backend,
+            "victim_sha256": self.victim_sha256,
+        }
 
     def padded(self) -> list[Episode]:
         """Return exactly `batch` episodes; the last one is repeated to fill up."""

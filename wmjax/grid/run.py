@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 
 from wmjax.core.errors import InputError
+from wmjax.core.naming import printable
 from wmjax.envs import WorkerError
 from wmjax.grid.job import Job, prepare
 from wmjax.grid.lane import Lane
@@ -173,7 +174,7 @@ class _Work:
 
     def _blame(self, chunk: Chunk, error: Exception, *, last: bool) -> str:
         line = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"[:300]
-        summary = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+        summary = printable(line, "\N{REPLACEMENT CHARACTER}")
         if last:
             self.failed[chunk.id] = summary
             family = self._job.cards[chunk.episodes[0].victim].victim.agent

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from wmjax.core.naming import printable
 from wmjax.report.document import Document, Facts, Figure, Part, Signature, Table, Value, Video
 
 MISSING = "–"
@@ -11,7 +12,7 @@ MISSING = "–"
 
 def plain(text: object) -> str:
     """Return `text` as one line of visible characters; whatever is not one (control, direction) becomes `?`."""
-    return "".join(char if char.isprintable() else "?" for char in " ".join(str(text).split()))
+    return printable(" ".join(str(text).split()))
 
 
 def code(name: object) -> str:
@@ -27,7 +28,7 @@ def prose(text: object) -> str:
 
 def block(text: str) -> str:
     """Return lines of text as a block of code that nothing in them can end."""
-    lines = ("".join(char if char.isprintable() else "?" for char in line) for line in text.split("\n"))
+    lines = (printable(line) for line in text.split("\n"))
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return "\n".join([fence, *lines, fence])
 

@@ -36,7 +36,7 @@ def recorded(folder: Path) -> tuple[dict[tuple, Path], list[str]]:
             files[tuple(meta[name] for name in CELL)] = file
         except InputError as error:
             bad.append(f"A recorded episode is left out: {error}")
-        except (KeyError, TypeError, MemoryError):  # a column that is missing, or a list
+        except (KeyError, TypeError):  # a column that is missing, or a list
             bad.append(f"A recorded episode is left out: {file}: 'meta' does not name one")
     return files, bad
 
@@ -82,10 +82,7 @@ def picture(file: Path, what: str) -> bytes:
 
 @lru_cache(maxsize=4)
 def _read(file: Path) -> Trace:
-    try:
-        trace = read_trace(file)
-    except MemoryError:  # an array that says it is larger than it is
-        raise InputError(f"{file}: not a readable trace (too large)") from None
+    trace = read_trace(file)
     if math.prod(trace.frames.shape[:3]) > _PIXELS or max(trace.frames.shape[1:3]) > 512:
         raise InputError(f"{file}: its frames are too many or too large to be shown")
     return trace
