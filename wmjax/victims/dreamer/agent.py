@@ -119,6 +119,10 @@ class Dreamer:
         prediction = self.predict(params, belief, action)
         return Belief(_draw(prediction.prior_logits, noise), prediction.deter)
 
+    def prior_logits(self, params: Params, belief: Belief) -> jax.Array:
+        """Return the raw logits [B, G, K] of p(z_t | h_t)."""
+        return _apply(self._rssm, params["rssm"], belief.deter, method=RSSM.prior_logits)
+
     def policy(self, params: Params, belief: Belief) -> DiagGaussian:
         """Return the actor's distribution over actions [B, A]."""
         return DiagGaussian.bounded(self._head(params, "actor", belief))

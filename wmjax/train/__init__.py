@@ -1,0 +1,1 @@
+"""Training the four Dreamer-family agents, wholly on the device."""

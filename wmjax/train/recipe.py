@@ -1,0 +1,69 @@
+"""How an agent is trained: every number of the reference configuration that training reads, under its name there."""
+
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+
+from wmjax.core.errors import InputError
+
+SCALES = MappingProxyType(
+    dict(
+        recon=1.0, barlow=0.05, infonce=1.0, swav=1.0, temp=1.0, norm=1.0,
+        rew=1.0, con=1.0, dyn=1.0, rep=0.1, policy=1.0, value=1.0, repval=0.3,
+    )
+)  # fmt: skip
+"""The weight of every loss term in the sum that is minimised."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Static choices of a training run."""
+
+    batch_size: int = 16  #: B, sequences of an update
+    batch_length: int = 64  #: T, frames of a sequence
+    train_ratio: int = 512  #: replayed frames for every frame that is played
+    env_num: int = 16  #: episodes played side by side
+    max_size: int = 500_000  #: frames that the replay keeps
+    lr: float = 4e-5
+    warmup: int = 1000  #: updates in which the learning rate grows to `lr`
+    agc: float = 0.3  #: largest norm of a gradient, in norms of its weight
+    pmin: float = 1e-3  #: smallest norm of a weight that counts there
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-20
+    imag_horizon: int = 15  #: imagined steps
+    horizon: int = 333  #: 1 / (1 - discount), in agent steps
+    lamb: float = 0.95  #: of the lambda returns
+    act_entropy: float = 3e-4
+    kl_free: float = 1.0  #: nats
+    slow_target_fraction: float = 0.02
+    lambd: float = 5e-4  #: weight of redundancy against invariance (r2dreamer)
+    num_prototypes: int = 2500  #: (dreamerpro, as all that follow)
+    proto_dim: int = 32
+    temperature: float = 0.1
+    sinkhorn_eps: float = 0.05
+    sinkhorn_iters: int = 3
+    warm_up: int = 1  #: first frames of a sequence that the prototypes leave out
+    ema_update_fraction: float = 0.05
+    freeze_prototypes_iters: int = 10_000  #: updates before the prototypes learn
+    max_delta: int = 3  #: pixels that the augmentation shifts, at most
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a value that is out of its range."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            whole = field.type is int
+            if type(value) is not (int if whole else float) or not 0 <= value < float("inf"):
+                raise InputError(
+                    f"{field.name} is {value!r:.80}; it must be a {'whole ' if whole else ''}number from 0"
+                )
+        for name in ("batch_size", "env_num", "train_ratio", "imag_horizon"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("batch_length", "horizon"):
+            if getattr(self, name) < 2:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 2")
+
+    @property
+    def discount(self) -> float:
+        """Of an agent step."""
+        return 1 - 1 / self.horizon
