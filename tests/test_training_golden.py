@@ -99,7 +99,7 @@ def test_step_from_the_stored_optimizer_state(update, shared, request, record_pr
     trained, _ = split(params)
     tree = lambda flat: unflatten_dict({path: jnp.asarray(x) for path, x in flat.items()}, sep="/")  # noqa: E731
     before = LaPropState(
-        count=jnp.int32(state[0]["step"]),
+        step=jnp.int32(state[0]["step"]),
         mu=tree(stored(victim, moments["exp_avg"], "exp_avg", trained)),
         nu=tree(stored(victim, moments["exp_avg_sq"], "exp_avg_sq", trained)),
         lr_1=jnp.float32(state[0]["exp_avg_lr_1"]),

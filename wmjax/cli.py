@@ -98,6 +98,26 @@ class Convert:
 
 
 @dataclass(frozen=True)
+class Train:
+    """Train an agent from pixels on a task, on this machine's device; the same command goes on where it stopped."""
+
+    task: str
+    """The task, such as dmc_cartpole_balance."""
+    agent: str = "r2dreamer"
+    """dreamer, r2dreamer, infonce or dreamerpro: they differ in how they learn what is in an image."""
+    size: str = "tiny"
+    """tiny, 1m, 12m or 25m."""
+    steps: int | None = None
+    """Environment steps, those of the action repeat counted; the size's own number if not given."""
+    seeds: tuple[int, ...] = (0,)
+    """An agent is trained for each, all at once."""
+    changes: Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="'FIELD = VALUE'")] = ()
+    """A field of the recipe and another value for it, such as 'lr = 1e-4'; may be given several times."""
+    out: Path | None = None
+    """Folder of the run; runs/train/<task>_<agent>_<size> if not given."""
+
+
+@dataclass(frozen=True)
 class Zoo:
     """List the shipped agents, or show the card of one."""
 
@@ -110,7 +130,7 @@ class Doctor:
     """Check this installation, and say how to mend what is wrong."""
 
 
-Command = Run | Merge | Report | View | Convert | Zoo | Doctor
+Command = Run | Merge | Report | View | Train | Convert | Zoo | Doctor
 
 
 def main() -> None:
@@ -126,7 +146,7 @@ def main() -> None:
         print(f"wmjax: {printable(str(error))}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
-        goes_on = "; the same command goes on where this one stopped" if isinstance(command, Run) else ""
+        goes_on = "; the same command goes on where this one stopped" if isinstance(command, Run | Train) else ""
         print(f"wmjax: interrupted{goes_on}", file=sys.stderr)
         for stream in (sys.__stdout__, sys.__stderr__):  # another thread may have put others in their place
             if stream is not None:
@@ -148,6 +168,8 @@ def _execute(command: Command) -> int:
             _report(command.folder)
         case View():
             _view(command)
+        case Train():
+            _train(command)
         case Convert():
             from wmjax.victims.convert import convert
 
@@ -271,6 +293,40 @@ def _view(command: View) -> None:
             webbrowser.open(address)
 
     serve(command.folder, command.port, ready)
+
+
+def _train(command: Train) -> None:
+    runtime.use_compilation_cache()
+    with _undisturbed():
+        from wmjax.train.finish import finish
+        from wmjax.train.job import prepare
+        from wmjax.train.run import Progress, train
+
+    options = {name: getattr(command, name) for name in ("seeds", "steps", "changes", "out")}
+    job = prepare(command.task, command.agent, command.size, **options)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    bar = Bar(*columns, console=_console)
+    task = bar.add_task("first episodes", total=job.steps)
+    tenths = -1
+
+    def show(progress: Progress) -> None:
+        nonlocal tenths
+        if _console.is_terminal:
+            bar.start()
+            bar.update(task, completed=progress.steps, description=progress.line())
+        elif 10 * progress.steps // progress.total > tenths:
+            tenths = 10 * progress.steps // progress.total
+            print(f"{progress.steps} of {progress.total} environment steps: {progress.line()}", flush=True)
+
+    try:
+        trained = train(job, on_progress=show)
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+    with _console.status("playing clean episodes"):
+        files = finish(trained)
+    for file in files:
+        print(f"agent: {file}")
 
 
 def _zoo(name: str | None) -> None:

@@ -4,6 +4,7 @@ Stride 1, same size, NHWC, float32. On CPUs a wide convolution runs with 0.4 of 
 Lavin & Gray (arXiv 1509.09308); elsewhere the platform's own algorithm runs.
 """
 
+import math
 from functools import lru_cache, partial
 
 import jax
@@ -20,6 +21,9 @@ TILE = 4
 POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
 """Where F(m, r) evaluates its polynomials, and at infinity: enough for tile + taps = 9."""
 
+FRAMES = 4
+"""Frames of a batch that a kernel's gradient takes at a time."""
+
 SAME = 2.0**-16
 """Patches whose random projections differ by less are equal but for rounding, where values are of order 1."""
 
@@ -34,7 +38,7 @@ def conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
     on CPUs. With y[p] = sum_u x[p + u - lo] K[u] along each side:
 
         dx[q] = sum_u dy[q - u + lo] K[u]^T     a convolution with the flipped kernel, channels swapped
-        dK[u] = sum_p x[p + u - lo]^T dy[p]     one matrix product a tap
+        dK[u] = sum_p x[p + u - lo]^T dy[p]     see `_kernel_gradient`
     """
     return _correlate(x, kernel, (kernel.shape[0] - 1) // 2)
 
@@ -45,16 +49,10 @@ def _conv_fwd(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Arr
 
 def _conv_bwd(residuals: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, kernel = residuals
-    height, width = dy.shape[1:3]
-    lo, hi = (kernel.shape[0] - 1) // 2, kernel.shape[0] // 2
-    dx = _correlate(dy, jnp.swapaxes(kernel[::-1, ::-1], 2, 3), hi)
-    padded = jnp.pad(x, [(0, 0), (lo, hi), (lo, hi), (0, 0)])
-    taps = [
-        jnp.einsum("bhwi,bhwo->io", padded[:, u : u + height, v : v + width], dy, precision=EXACT)
-        for u in range(kernel.shape[0])
-        for v in range(kernel.shape[1])
-    ]
-    return dx, jnp.stack(taps).reshape(kernel.shape)
+    dx = _correlate(dy, jnp.swapaxes(kernel[::-1, ::-1], 2, 3), kernel.shape[0] // 2)
+    size = kernel.shape[0]
+    by_frames, direct = partial(_kernel_gradient, size=size), partial(_direct_kernel_gradient, size=size)
+    return dx, lax.platform_dependent(x, dy, cpu=by_frames, default=direct)
 
 
 conv.defvjp(_conv_fwd, _conv_bwd)
@@ -92,6 +90,39 @@ def _direct(x: jax.Array, kernel: jax.Array, *, lo: int) -> jax.Array:
     layout = ("NHWC", "HWIO", "NHWC")
     y = lax.conv_general_dilated(x, kernel, (1, 1), padding, dimension_numbers=layout, precision=EXACT)
     return y[..., :outputs]
+
+
+def _kernel_gradient(x: jax.Array, dy: jax.Array, *, size: int) -> jax.Array:
+    """Return dK as one matrix product of rows of `x` and columns of `dy`, a few frames at a time.
+
+        dK[u, v] = sum_(p, q) x[p + u - lo, q]^T dy[p, q - v + lo]
+
+    All u side by side make x `size` times as wide, all v dy: then both sides of the product are wide enough, and what
+    so few frames take is still in the cache when it is multiplied.
+    """
+    batch, height, width, inputs = x.shape
+    outputs = dy.shape[3]
+    few = math.gcd(batch, FRAMES)
+
+    def add(total: jax.Array, frames: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        sides = ((size - 1) // 2, size // 2)
+        x = jnp.pad(frames[0], [(0, 0), sides, sides, (0, 0)])
+        rows = jnp.concatenate([x[:, u : u + height] for u in range(size)], axis=3)
+        shifts = [[(0, 0), (0, 0), (v, size - 1 - v), (0, 0)] for v in range(size)]
+        columns = jnp.concatenate([jnp.pad(frames[1], shift) for shift in shifts], axis=3)
+        contract = (((0, 1, 2), (0, 1, 2)), ((), ()))
+        return total + lax.dot_general(rows, columns, contract, precision=EXACT), None
+
+    frames = (x.reshape(-1, few, height, width, inputs), dy.reshape(-1, few, height, width, outputs))
+    total, _ = lax.scan(add, jnp.zeros((size * inputs, size * outputs), x.dtype), frames)
+    return jnp.swapaxes(total.reshape(size, inputs, size, outputs), 1, 2)
+
+
+def _direct_kernel_gradient(x: jax.Array, dy: jax.Array, *, size: int) -> jax.Array:
+    """Return dK by the platform's own algorithm."""
+    kernel = jax.ShapeDtypeStruct((size, size, x.shape[3], dy.shape[3]), x.dtype)
+    (gradient,) = jax.linear_transpose(partial(_direct, x, lo=(size - 1) // 2), kernel)(dy)
+    return gradient
 
 
 def _fast_channels(inputs: int, outputs: int) -> tuple[int, int]:

@@ -1,5 +1,7 @@
 """What one update learns from: sequences of replayed frames, and random numbers."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -44,7 +46,8 @@ def draw(victim: Dreamer, recipe: Recipe, batch: int, length: int, key: jax.Arra
     )
     if victim.agent != "dreamerpro":
         return noise
-    return noise.replace(
+    return replace(
+        noise,
         shift=jax.random.randint(keys[3], (2 * batch, 2), 0, 2 * recipe.max_delta + 1, jnp.int32),
         augmented=jax.random.gumbel(keys[4], (length, 2 * batch, *latent)),
     )

@@ -84,7 +84,7 @@ def moved(quantiles: jax.Array, returns: jax.Array) -> jax.Array:
 def imagined_losses(
     victim: Dreamer, recipe: Recipe, params: Params, imagined: Imagined, quantiles: jax.Array
 ) -> Losses:
-    """Return the losses of actor (`policy`: REINFORCE with entropy) and critic (`value`), given moved `quantiles` [2]."""
+    """Return the losses of actor (`policy`: REINFORCE, entropy) and critic (`value`), given the moved quantiles [2]."""
     weight, belief = imagined.weight[:-1], jax.tree.map(lambda x: x[:-1], imagined.belief)
     scale = jnp.maximum(1.0, quantiles[1] - quantiles[0])
     advantage = (imagined.returns - imagined.value[:-1]) / scale

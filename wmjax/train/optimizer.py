@@ -24,7 +24,7 @@ Schedule = Callable[[jax.Array], jax.Array]
 class LaPropState(NamedTuple):
     """What LaProp carries from update to update."""
 
-    count: jax.Array  #: [] int32, updates done
+    step: jax.Array  #: [] int32, updates done
     mu: optax.Updates  #: averages of the normalised gradient times the learning rate
     nu: optax.Updates  #: averages of the squared gradient
     lr_1: jax.Array  #: [] the average of the learning rate, which corrects `mu`
@@ -79,7 +79,7 @@ def laprop(schedule: Schedule, beta1: float, beta2: float, eps: float) -> optax.
     def update(
         updates: optax.Updates, state: LaPropState, params: Params | None = None
     ) -> tuple[optax.Updates, LaPropState]:
-        lr = schedule(state.count)
+        lr = schedule(state.step)
         average = lambda beta, old, new: beta * old + (1 - beta) * new  # noqa: E731
         lr_1, lr_2 = average(beta1, state.lr_1, lr), average(beta2, state.lr_2, 1.0)
         nu = jax.tree.map(lambda old, g: average(beta2, old, g**2), state.nu, updates)
@@ -87,6 +87,6 @@ def laprop(schedule: Schedule, beta1: float, beta2: float, eps: float) -> optax.
             lambda old, g, v: average(beta1, old, lr * g / (jnp.sqrt(v / lr_2) + eps)), state.mu, updates, nu
         )
         step = jax.tree.map(lambda m: -m * (lr / lr_1), mu)
-        return step, LaPropState(state.count + 1, mu, nu, lr_1, lr_2)
+        return step, LaPropState(state.step + 1, mu, nu, lr_1, lr_2)
 
     return optax.GradientTransformation(init, update)

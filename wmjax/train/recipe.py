@@ -1,4 +1,7 @@
-"""How an agent is trained: every number of the reference configuration that training reads, under its name there."""
+"""How an agent is trained: every number of the reference configuration that training reads, under its name there.
+
+The defaults are the reference's for agents of 12M and more; SMALL is for those that train on a laptop.
+"""
 
 from dataclasses import dataclass, fields
 from types import MappingProxyType
@@ -67,3 +70,9 @@ class Recipe:
     def discount(self) -> float:
         """Of an agent step."""
         return 1 - 1 / self.horizon
+
+
+SMALL = Recipe(
+    batch_size=8, batch_length=32, train_ratio=64, env_num=8, max_size=100_000, lr=4e-4, warmup=200
+)  # fmt: skip
+"""Smaller batches of younger frames, and a higher rate, which small networks bear."""

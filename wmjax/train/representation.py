@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +63,7 @@ def prototypes(victim: Dreamer, recipe: Recipe, params: Params, batch: Batch, no
     if noise.shift is None or noise.augmented is None:
         raise TypeError("dreamerpro needs the noise of its augmentation")
     twice = lambda tree: jax.tree.map(lambda x: jnp.concatenate([x, x]), tree)  # noqa: E731
-    doubled = twice(batch.replace(image=grey(batch.image)))
+    doubled = twice(replace(batch, image=grey(batch.image)))
     image = translate(doubled.image, noise.shift, recipe.max_delta)
     slow = embed(victim, {"encoder": params["ema_encoder"]}, image)
     target, _ = _on_sphere(_affine(params["ema_obs_proj"], slow))

@@ -1,7 +1,11 @@
-"""Where each tensor of a PyTorch agent lives in our tree: one table, from the keys of the public R2-Dreamer code."""
+"""Where each tensor of a PyTorch agent lives in our tree: one table, from the keys of the public R2-Dreamer code.
+
+Read forwards it converts a checkpoint, read backwards it writes one.
+"""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,15 +31,32 @@ class Weight:
             tensor = tensor[:, self.columns]
         return np.ascontiguousarray(tensor.transpose(self.axes))
 
+    def to_torch(self, array: np.ndarray) -> np.ndarray:
+        """Return the tensor, or its `columns`, in PyTorch's axis order, contiguous."""
+        return np.ascontiguousarray(array.transpose(np.argsort(self.axes)))
+
 
 def count(pattern: str, keys: Iterable[str]) -> int:
     """Return how many of `keys` match `pattern` from start to end."""
     return sum(re.fullmatch(pattern, key) is not None for key in keys)
 
 
+def to_torch(table: Iterable[Weight], flat: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the PyTorch tensors, by key, of a table's rows: all of them new arrays, what was split joined again."""
+    pieces = defaultdict(list)
+    for weight in table:
+        pieces[weight.key].append(weight.to_torch(flat[weight.path]))
+    # The columns that a row may be limited to are the last axis of a matrix.
+    return {key: np.concatenate(parts, axis=-1) for key, parts in pieces.items()}
+
+
 def weights(victim: Dreamer) -> list[Weight]:
-    """Return the whole table for an agent of these sizes: every key of its state dict but the `_frozen_*` aliases."""
+    """Return the whole table for an agent of these sizes: every key of its state dict but the `_frozen_*` aliases.
+
+    Keys are in the order of the state dict.
+    """
     return [
+        *_prototypes(victim),
         Weight("return_ema.ema_vals", "return_ema/quantiles", _SAME),
         *_encoder("encoder", "encoder", victim),
         *_rssm(victim),
@@ -73,10 +94,6 @@ def _rssm(victim: Dreamer) -> Iterator[Weight]:
         yield from _affine(f"{core}._dyn_hid.dyn_hid_{i}", f"rssm/core_{i}", _BLOCK)
         yield _norm(f"{core}._dyn_hid.norm_{i}", f"rssm/core_norm_{i}")
     yield from _affine(f"{core}._dyn_gru", "rssm/gates", _BLOCK)
-    for i in range(victim.img_layers):
-        yield from _affine(f"rssm._img_net.img_net_{i}", f"rssm/prior/linear{i}", _LINEAR)
-        yield _norm(f"rssm._img_net.img_net_n_{i}", f"rssm/prior/norm{i}")
-    yield from _affine("rssm._img_net.img_net_logit", "rssm/prior/out", _LINEAR)
     obs = "rssm._obs_net.obs_net"
     yield Weight(f"{obs}_0.weight", "rssm/obs_deter/kernel", _LINEAR, slice(None, victim.deter))
     yield Weight(f"{obs}_0.weight", "rssm/obs_embed/kernel", _LINEAR, slice(victim.deter, None))
@@ -86,6 +103,10 @@ def _rssm(victim: Dreamer) -> Iterator[Weight]:
         yield from _affine(f"{obs}_{i}", f"rssm/obs_tail/linear{i - 1}", _LINEAR)
         yield _norm(f"{obs}_n_{i}", f"rssm/obs_tail/norm{i - 1}")
     yield from _affine(f"{obs}_logit", "rssm/obs_tail/out", _LINEAR)
+    for i in range(victim.img_layers):
+        yield from _affine(f"rssm._img_net.img_net_{i}", f"rssm/prior/linear{i}", _LINEAR)
+        yield _norm(f"rssm._img_net.img_net_n_{i}", f"rssm/prior/norm{i}")
+    yield from _affine("rssm._img_net.img_net_logit", "rssm/prior/out", _LINEAR)
 
 
 def _head(key: str, path: str, name: str, layers: int) -> Iterator[Weight]:
@@ -93,6 +114,12 @@ def _head(key: str, path: str, name: str, layers: int) -> Iterator[Weight]:
         yield from _affine(f"{key}.mlp.layers.{name}_linear{i}", f"{path}/linear{i}", _LINEAR)
         yield _norm(f"{key}.mlp.layers.{name}_norm{i}", f"{path}/norm{i}")
     yield from _affine(f"{key}.last", f"{path}/out", _LINEAR)
+
+
+def _prototypes(victim: Dreamer) -> Iterator[Weight]:
+    """Yield the one parameter that the agent itself owns, no module of it: such come first in a state dict."""
+    if victim.agent == "dreamerpro":
+        yield Weight("_prototypes", "prototypes/kernel", _LINEAR)
 
 
 def _representation(victim: Dreamer) -> Iterator[Weight]:
@@ -103,7 +130,6 @@ def _representation(victim: Dreamer) -> Iterator[Weight]:
         case "r2dreamer" | "infonce":
             yield from _affine("prj.w", "projector", _LINEAR, bias=False)
         case "dreamerpro":
-            yield Weight("_prototypes", "prototypes/kernel", _LINEAR)
             yield from _affine("obs_proj", "obs_proj", _LINEAR)
             yield from _affine("feat_proj", "feat_proj", _LINEAR)
             yield from _encoder("_ema_encoder", "ema_encoder", victim)

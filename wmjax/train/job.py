@@ -1,0 +1,93 @@
+"""A training run as it was asked for: checked before anything is compiled or written."""
+
+import importlib.metadata
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from wmjax import envs
+from wmjax.core.errors import InputError, unknown_name
+from wmjax.train import sizes
+from wmjax.train.recipe import Recipe
+
+_PACKAGES = ("wmjax", "jax", "jaxlib", "flax", "optax", "numpy", "mujoco", "mujoco-mjx", "dm_control")
+_MOST_STEPS = 10**9
+_MOST_SEEDS = 64
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to train, for how long, and where to."""
+
+    task: str
+    agent: str
+    size: str
+    seeds: tuple[int, ...]
+    steps: int  #: environment steps a seed, those of the action repeat counted
+    recipe: Recipe
+    folder: Path
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a folder holds one of; a run may be prolonged."""
+        return {
+            "task": self.task,
+            "agent": self.agent,
+            "size": self.size,
+            "seeds": list(self.seeds),
+            "recipe": asdict(self.recipe),
+            "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
+        }
+
+
+def prepare(
+    task: str,
+    agent: str,
+    size: str,
+    *,
+    seeds: Sequence[int] = (0,),
+    steps: int | None = None,
+    changes: Sequence[str] = (),
+    out: str | Path | None = None,
+) -> Job:
+    """Return the job; `changes` are lines `field = value` on the size's recipe.
+
+    Raises InputError for anything wrong.
+    """
+    spec = envs.spec(task)
+    sizes.victim(agent, size, spec.action_size)
+    seeds = tuple(seeds)
+    if not 1 <= len(seeds) <= _MOST_SEEDS or len(set(seeds)) < len(seeds):
+        raise InputError(f"seeds are {seeds!r:.80}; allowed: 1 to {_MOST_SEEDS} different ones")
+    for seed in seeds:
+        if type(seed) is not int or not 0 <= seed < 2**32:
+            raise InputError(f"seed {seed!r:.80} must be a whole number from 0 to {2**32 - 1}")
+    recipe = _changed(sizes.RECIPES[size], changes)
+    least = (recipe.batch_length + 2) * recipe.env_num * spec.action_repeat
+    steps = sizes.STEPS[size] if steps is None else steps
+    if type(steps) is not int or not least < steps <= _MOST_STEPS:
+        raise InputError(f"steps is {steps!r:.80}; it must be more than {least}, which come before the first update")
+    if recipe.max_size // recipe.env_num < recipe.batch_length + 2:
+        raise InputError(f"max_size is {recipe.max_size}; {recipe.env_num} episodes need {least // spec.action_repeat}")
+    name = f"{task}_{agent}_{size}"
+    return Job(task, agent, size, seeds, steps, recipe, Path(out or Path("runs") / "train" / name))
+
+
+def _changed(recipe: Recipe, changes: Sequence[str]) -> Recipe:
+    known = {field.name: field.type for field in fields(Recipe)}
+    values: dict[str, Any] = {}
+    for line in changes:
+        try:
+            given = tomllib.loads(line)
+        except (tomllib.TOMLDecodeError, RecursionError):
+            raise InputError(f"set: {line!r:.80} is no line such as 'lr = 1e-4'") from None
+        if len(given) != 1:
+            raise InputError(f"set: {line!r:.80} must set one field")
+        for name, value in given.items():
+            if name not in known:
+                raise unknown_name("field of the recipe", re.sub(r"\W", "?", name)[:80], known)
+            values[name] = float(value) if known[name] is float and type(value) is int else value
+    return replace(recipe, **values)

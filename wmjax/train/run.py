@@ -1,0 +1,198 @@
+"""`train` a job: call the program again and again, look, write down; a run that was stopped goes on."""
+
+import json
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from wmjax import envs
+from wmjax.core.errors import InputError
+from wmjax.core.files import check_file, make_folder, write_atomically
+from wmjax.train import sizes
+from wmjax.train.checkpoint import checkpoints, restore, save
+from wmjax.train.curves import Curves
+from wmjax.train.evaluate import clean_returns
+from wmjax.train.job import Job
+from wmjax.train.learner import Metrics
+from wmjax.train.play import Task
+from wmjax.train.trainer import Plan, Training, rounds, start
+from wmjax.victims.base import Params
+from wmjax.victims.dreamer import Dreamer
+
+UPDATES = 50
+"""About how many updates a call makes: between calls a run is logged, saved and can be stopped."""
+
+SAVE_EVERY = 600.0
+"""Seconds between checkpoints."""
+
+EVALUATIONS = 20
+"""How often a run is evaluated, in equal parts of its steps."""
+
+EVALUATION_SEEDS = range(10_000, 10_005)
+"""Of the episodes of each: others than cards and studies use."""
+
+Row = dict[str, Any]
+"""A line of the log: `steps`, `updates`, `seconds`, and what was logged, a list with a number a seed each."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is."""
+
+    steps: int  #: environment steps done
+    total: int
+    row: Row  #: the newest of the log
+
+    def line(self) -> str:
+        """Return the returns of the latest episodes, the mean of all seeds, in words."""
+        scores = [score for score in self.row["episode/score"] if score is not None]
+        return f"return {np.mean(scores):.0f}" if scores else "first episodes"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The end of a run."""
+
+    job: Job
+    plan: Plan
+    state: Training  #: [S, ...]
+    log: list[Row]
+
+
+def train(job: Job, *, on_progress: Callable[[Progress], None] = lambda progress: None) -> Trained:
+    """Train all seeds at once, from the last checkpoint on where there is one, and return the agents.
+
+    A run that was killed and started again ends exactly as one that was not, on the same kind of device. An
+    interruption takes effect after the call in progress, with a checkpoint. Raises InputError where the folder holds
+    another run or cannot be written, and FloatingPointError where a loss is no longer finite.
+    """
+    env = envs.make(job.task, backend="device")
+    victim = sizes.victim(job.agent, job.size, env.spec.action_size)
+    plan = Plan(victim, job.recipe, env.world, job.recipe.max_size // job.recipe.env_num)
+    task = Task(dict(env.params), env.scene, jnp.int32(env.spec.episode_steps))
+    keys = jax.vmap(jax.random.key)(np.asarray(job.seeds, np.uint32))
+    # Whole calls only: every call is the same program, however the run was cut into pieces.
+    length = max(1, UPDATES // plan.round[1])
+    _claim(job)
+    with checkpoints(job.folder / "checkpoints") as kept, _after_the_call() as interrupted:
+        found = restore(kept, jax.eval_shape(partial(_first, plan), task, keys))
+        state, log = (_first(plan, task, keys), []) if found is None else found
+        saved = time.monotonic()
+        began = saved - (log[-1]["seconds"] if log else 0.0)
+        with Curves(job.folder / "tensorboard", job.seeds, _steps(plan, state)) as curves:
+            while (done := _steps(plan, state)) < job.steps:
+                state, metrics = _call(plan, length, task, state)
+                steps = _steps(plan, state)
+                row: Row = {
+                    "steps": steps,
+                    "updates": int(state.learner.updates[0]),
+                    "episode/score": _numbers(state.play.scores.mean(axis=1)),
+                    **{name: _numbers(values) for name, values in metrics.items()},
+                }
+                if _parts(steps, job.steps) > _parts(done, job.steps):
+                    row["episode/eval_score"] = _evaluated(victim, job, state)
+                row["seconds"] = round(time.monotonic() - began, 1)
+                if None in row["opt/loss"]:
+                    raise FloatingPointError(f"the loss is no longer finite after {row['updates']} updates")
+                log.append(row)
+                curves.add(row)
+                on_progress(Progress(steps, job.steps, row))
+                if interrupted() or steps >= job.steps or time.monotonic() - saved > SAVE_EVERY:
+                    save(kept, row["updates"], state, log)
+                    saved = time.monotonic()
+                if interrupted():
+                    raise KeyboardInterrupt
+    return Trained(job, plan, state, log)
+
+
+@partial(jax.jit, static_argnums=0)
+def _first(plan: Plan, task: Task, keys: jax.Array) -> Training:
+    return _over_seeds(partial(start, plan, task), keys)
+
+
+@partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
+def _call(plan: Plan, length: int, task: Task, state: Training) -> tuple[Training, Metrics]:
+    return _over_seeds(partial(rounds, plan, task, number=length), state)
+
+
+def _over_seeds(function: Callable[[Any], Any], states: Any) -> Any:
+    """Map `function` over an axis of seeds in front; a single one is no batch, which is faster."""
+    if len(jax.tree.leaves(states)[0]) > 1:
+        return jax.vmap(function)(states)
+    return jax.tree.map(lambda x: x[None], function(jax.tree.map(lambda x: x[0], states)))
+
+
+def agents(trained: Training) -> list[Params]:
+    """Return the weights of every seed's agent."""
+    seeds = len(trained.learner.updates)
+    return [jax.tree.map(lambda x, i=i: x[i], trained.learner.params) for i in range(seeds)]
+
+
+def _evaluated(victim: Dreamer, job: Job, state: Training) -> list[float]:
+    """Return the mean return of each agent's clean episodes."""
+    played = (clean_returns(victim, params, job.task, "device", EVALUATION_SEEDS) for params in agents(state))
+    return [float(returns.mean()) for returns in played]
+
+
+def _steps(plan: Plan, state: Training) -> int:
+    """Return the environment steps that each seed has played."""
+    return int(state.replay.count[0]) * plan.recipe.env_num * envs.EnvSpec.action_repeat
+
+
+def _parts(steps: int, total: int) -> int:
+    return EVALUATIONS * steps // total
+
+
+def _numbers(values: jax.Array) -> list[float | None]:
+    """Return an array [S] for JSON, which has no NaN."""
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in np.asarray(values)]
+
+
+def _claim(job: Job) -> None:
+    """Write what the folder holds; raises InputError where it holds another run."""
+    make_folder(job.folder)
+    path = job.folder / "run.json"
+    text = json.dumps(job.identity, indent=1, sort_keys=True)
+    try:
+        check_file(path, 1 << 20)
+        held = json.loads(path.read_text())
+    except FileNotFoundError:
+        write_atomically(path, text.encode())
+        return
+    except (OSError, ValueError, RecursionError):
+        raise InputError(f"{path}: cannot be read; use another folder, or remove it") from None
+    wanted = json.loads(text)
+    if held != wanted:
+        differ = [name for name in wanted if not isinstance(held, dict) or held.get(name) != wanted[name]]
+        raise InputError(
+            f"{job.folder}: holds another run, of other {' and '.join(differ) or 'fields'}; use another --out"
+        )
+
+
+@contextmanager
+def _after_the_call() -> Iterator[Callable[[], bool]]:
+    """Note interrupts instead of raising; a second one raises at once. Yields what tells whether there was one."""
+    caught: list[int] = []
+
+    def note(number: int, _: Any) -> None:
+        if caught:
+            raise KeyboardInterrupt
+        caught.append(number)
+
+    heard = threading.current_thread() is threading.main_thread()  # Python has others hear no signals
+    before = {kind: signal.signal(kind, note) for kind in (signal.SIGINT, signal.SIGTERM) if heard}
+    try:
+        yield lambda: bool(caught)
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
