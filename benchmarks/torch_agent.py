@@ -225,6 +225,7 @@ class Agent(nn.Module):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
+        self.sizes = sizes
         if sizes.agent == "dreamerpro":
             self._prototypes = nn.Parameter(torch.empty(PROTOTYPES, PROTOTYPE_SIZE))
         self.return_ema = ReturnRange()
@@ -315,11 +316,14 @@ def feature(stoch: Tensor, deter: Tensor) -> Tensor:
     return torch.cat([stoch.flatten(-2), deter], -1)
 
 
+def symexp_bins(count: int) -> Tensor:
+    """The bins [count] of two-hot heads: symexp of -20 to 20, exactly antisymmetric."""
+    half = -torch.expm1(-torch.linspace(-20.0, 0.0, count // 2 + 1))
+    return torch.cat([half, -half[:-1].flip(0)])
+
+
 def two_hot_mean(logits: Tensor) -> Tensor:
     """Expectation [...] over symexp bins; mirrored pairs are added first so that the huge outer terms cancel."""
-    half = torch.linspace(-20.0, 0.0, logits.shape[-1] // 2 + 1)
-    half = -torch.expm1(-half)
-    probs = torch.softmax(logits, -1)
+    terms = torch.softmax(logits, -1) * symexp_bins(logits.shape[-1])
     centre = logits.shape[-1] // 2
-    lower, upper = probs[..., :centre] * half[:-1], probs[..., centre + 1 :] * -half[:-1].flip(0)
-    return (lower.flip(-1) + upper).sum(-1)
+    return (terms[..., :centre].flip(-1) + terms[..., centre + 1 :]).sum(-1)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from wmjax.core import convolution, layers
-from wmjax.core.convolution import conv, conv_pool, max_pool
+from wmjax.core import convolution, correlation, layers
+from wmjax.core.convolution import conv, conv_pool, max_pool, up_conv
 
 torch = pytest.importorskip("torch", reason="layers are compared with PyTorch's")
 F = torch.nn.functional
@@ -75,8 +75,8 @@ def test_conv_and_its_gradients(shape):
     batch, height, width, inputs, outputs, size = shape
     x, kernel = normal(batch, height, width, inputs), normal(size, size, inputs, outputs)
     weight = normal(batch, height, width, outputs, seed=1)
-    assert convolution._goes_by_tiles(x, kernel) == (shape in CONVOLUTIONS[-3:])
-    assert convolution._goes_by_columns(kernel) == (shape in CONVOLUTIONS[-5:-3])
+    assert correlation.goes_by_tiles(x, kernel) == (shape in CONVOLUTIONS[-3:])
+    assert correlation._goes_by_columns(kernel) == (shape in CONVOLUTIONS[-5:-3])
     close(jax.jit(conv)(x, kernel), torch_conv(leaf(x), leaf(kernel)))
     want = torch_gradients(torch_conv, x, kernel, weight=weight)
     for got, expected in zip(gradients(conv, x, kernel, weight=weight), want, strict=True):
@@ -114,11 +114,66 @@ def test_conv_in_a_loop_and_under_vmap():
     close(both[1], gradients(lambda k: jnp.cos(conv(-x, k)), 2 * kernel, weight=1.0)[0])
 
 
+@pytest.mark.parametrize(("size", "outputs"), [(1, 3), (2, 20), (3, 3), (4, 3), (5, 3), (5, 20)])
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+def test_conv_of_squares_of_pixels(size, outputs, monkeypatch):
+    """Both that know squares of 2x2 pixels, the one that pools them and the one that makes them, with all gradients."""
+    monkeypatch.setattr(convolution, "MANY", 1)
+    x, kernel, bias = normal(3, 6, 8, 4), normal(size, size, 4, outputs), normal(outputs)
+
+    def pooled(x, kernel, bias):
+        return torch_pool(torch_conv(x, kernel) + bias)
+
+    def raised(x, kernel):
+        return torch_conv(x.repeat_interleave(2, 1).repeat_interleave(2, 2), kernel)
+
+    pairs = (lambda *arrays: conv_pool(*arrays), pooled, (x, kernel, bias)), (up_conv, raised, (x, kernel))
+    for ours, theirs, arrays in pairs:
+        want = theirs(*map(leaf, arrays))
+        close(jax.jit(ours)(*arrays), want)
+        weight = normal(*want.shape, seed=1)
+        wanted = torch_gradients(theirs, *arrays, weight=weight)
+        for got, expected in zip(gradients(ours, *arrays, weight=weight), wanted, strict=True):
+            close(got, expected)
+
+
+@pytest.mark.parametrize("batch", [1, 6, 16])
+def test_several_encoders_learn_in_a_loop(batch, monkeypatch):
+    """Stacked weights, updates in a scan, and batches of any size: as one update after the other, by PyTorch."""
+    monkeypatch.setattr(convolution, "MANY", 1)
+    channels, seeds = (3, 8, 20), 2
+    x = normal(batch, 8, 8, 3)
+    stages = [(normal(5, 5, a, b) / 20, 0.1 * normal(b, seed=1)) for a, b in itertools.pairwise(channels)]
+    stages = [[np.stack([(1 + seed) * array for seed in range(seeds)]) for array in stage] for stage in stages]
+    weight = normal(batch, 2, 2, channels[-1], seed=1) / batch
+
+    def loss(stages, x):
+        for kernel, bias in stages:
+            x = jnp.tanh(conv_pool(x, kernel, bias))
+        return jnp.sum(x * weight)
+
+    def update(stages, _):
+        slopes = jax.vmap(jax.grad(loss), (0, None))(stages, x)
+        return jax.tree.map(lambda a, b: a - 0.1 * b, stages, slopes), None
+
+    learned, _ = jax.jit(lambda stages: lax.scan(update, stages, length=2))(stages)
+    for seed in range(seeds):
+        theirs = [leaf(array[seed]) for stage in stages for array in stage]
+        for _ in range(2):
+            y = torch.tensor(x)
+            for kernel, bias in zip(theirs[::2], theirs[1::2], strict=True):
+                y = torch.tanh(torch_pool(torch_conv(y, kernel) + bias))
+            slopes = torch.autograd.grad((y * torch.tensor(weight)).sum(), theirs)
+            theirs = [leaf((a - 0.1 * b).detach()) for a, b in zip(theirs, slopes, strict=True)]
+        for got, want in zip(jax.tree.leaves(learned), theirs, strict=True):
+            close(got[seed], want)
+
+
 @pytest.mark.parametrize("taps", [2, 3, 4, 5])
 def test_toom_cook_multiplies_polynomials(taps):
-    from_rows, from_taps, to_rows = convolution._toom_cook(convolution.TILE, taps)
+    from_rows, from_taps, to_rows = correlation._toom_cook(correlation.TILE, taps)
     rng = np.random.default_rng(taps)
-    rows, kernel = rng.normal(size=convolution.TILE + taps - 1), rng.normal(size=taps)
+    rows, kernel = rng.normal(size=correlation.TILE + taps - 1), rng.normal(size=taps)
     np.testing.assert_allclose(
         to_rows @ ((from_taps @ kernel) * (from_rows @ rows)), np.correlate(rows, kernel), rtol=0, atol=1e-12
     )
@@ -146,10 +201,14 @@ def flat_images():
     return {name: image.astype(np.float32) for name, image in images.items()}
 
 
+WIDE, NARROW = (3, 16, 24, 32, 32), (3, 8, 12, 16, 16)
+
+
+@pytest.mark.parametrize(("channels", "many"), [(WIDE, 64), (WIDE, 1), (NARROW, 1)], ids=str)
 @pytest.mark.parametrize("name", flat_images())
-def test_flat_regions_tie_through_tiled_stages(name):
-    """Rounding of tiles may not decide who wins: stage by stage the winners are PyTorch's."""
-    channels = (3, 16, 24, 32, 32)
+def test_flat_regions_tie_through_fast_stages(name, channels, many, monkeypatch):
+    """Rounding may not decide who wins: stage by stage the winners are PyTorch's."""
+    monkeypatch.setattr(convolution, "MANY", many)
     kernels = [normal(5, 5, a, b) / (5 * a**0.5) for a, b in itertools.pairwise(channels)]
     biases = [0.1 * normal(size, seed=1) for size in channels[1:]]
 
@@ -165,7 +224,7 @@ def test_flat_regions_tie_through_tiled_stages(name):
         return x
 
     image = flat_images()[name] - 0.5
-    weight = normal(1, 4, 4, 32)
+    weight = normal(1, 4, 4, channels[-1])
     close(jax.jit(ours)(image), theirs(leaf(image)))
     (got,) = gradients(ours, image, weight=weight)
     (want,) = torch_gradients(theirs, image, weight=weight)

@@ -6,9 +6,14 @@ from typing import Any
 __version__ = "0.1.0"
 
 _MODULES = ("attacks", "envs", "metrics", "rollout", "runtime")
-_FUNCTIONS = {"convert": "wmjax.victims.convert", "load": "wmjax.victims.zoo", "run": "wmjax.grid.run"}
+_FUNCTIONS = {
+    "convert": "wmjax.victims.convert",
+    "export": "wmjax.victims.export",
+    "load": "wmjax.victims.zoo",
+    "run": "wmjax.grid.run",
+}
 
-__all__ = ["attacks", "convert", "envs", "load", "metrics", "rollout", "run", "runtime"]
+__all__ = ["attacks", "convert", "envs", "export", "load", "metrics", "rollout", "run", "runtime"]
 
 
 def __getattr__(name: str) -> Any:

@@ -118,6 +118,16 @@ class Train:
 
 
 @dataclass(frozen=True)
+class Export:
+    """Write an agent as a PyTorch checkpoint (latest.pt) of the R2-Dreamer code."""
+
+    agent: Annotated[str, Positional, arg(metavar="AGENT")]
+    """A weight file, or the name of a shipped agent."""
+    out: Annotated[Path, arg(aliases=["-o"])]
+    """The checkpoint to write, ending in .pt."""
+
+
+@dataclass(frozen=True)
 class Zoo:
     """List the shipped agents, or show the card of one."""
 
@@ -130,7 +140,7 @@ class Doctor:
     """Check this installation, and say how to mend what is wrong."""
 
 
-Command = Run | Merge | Report | View | Train | Convert | Zoo | Doctor
+Command = Run | Merge | Report | View | Train | Convert | Export | Zoo | Doctor
 
 
 def main() -> None:
@@ -175,6 +185,10 @@ def _execute(command: Command) -> int:
 
             options = asdict(command)
             print(convert(options.pop("checkpoint"), options.pop("out"), **options))
+        case Export():
+            from wmjax.victims.export import export
+
+            print(export(command.agent, command.out))
         case Zoo():
             _zoo(command.name)
         case Doctor():

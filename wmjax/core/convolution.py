@@ -1,204 +1,215 @@
-"""Convolution and pooling for image encoders, with derivatives that stay fast inside compiled loops on CPUs.
+"""The convolutions of image encoders and decoders: stride 1, same size, NHWC, float32.
 
-Stride 1, same size, NHWC, float32. On CPUs a wide convolution runs with 0.4 of its products, after Winograd (1980) and
-Lavin & Gray (arXiv 1509.09308); elsewhere the platform's own algorithm runs.
+Their derivatives are written out, because those that JAX makes run many times slower inside lax.while, scan and fori on
+CPUs. There they also go through a batch a few frames at a time, so that what is between lies in the cache.
 """
 
 import math
-from functools import lru_cache, partial
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-EXACT = lax.Precision.HIGHEST
-"""All products are of whole float32: by default accelerators shorten the factors to 10 bits or fewer."""
+from wmjax.core.correlation import EXACT, combine, correlate, goes_by_tiles, kernel_gradient
 
-TILE = 4
-"""Rows of a tile of the fast convolution, m in F(m, r)."""
+__all__ = ["EXACT", "conv", "conv_pool", "max_pool", "up_conv"]
 
-POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
-"""Where F(m, r) evaluates its polynomials, and at infinity: enough for tile + taps = 9."""
+FRAMES = 8
+"""Frames of a batch that CPUs take at a time."""
 
-FRAMES = 4
-"""Frames of a batch that a kernel's gradient takes at a time."""
+MANY = 64
+"""Frames from which a stage is arranged for learning: batches under attack are smaller."""
 
 SAME = 2.0**-16
 """Patches whose random projections differ by less are equal but for rounding, where values are of order 1."""
 
 
 @jax.custom_vjp
-def conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Convolve `x` [B, H, W, I] with `kernel` [k, k, I, O], zeros around: [B, H, W, O].
+def _conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Convolve all frames at once.
 
-    An even kernel reaches one pixel further down and right than up and left, as PyTorch's padding="same".
-
-    The derivatives are written out, because those that JAX makes run many times slower inside lax.while, scan and fori
-    on CPUs. With y[p] = sum_u x[p + u - lo] K[u] along each side:
+    With y[p] = sum_u x[p + u - lo] K[u] along each side:
 
         dx[q] = sum_u dy[q - u + lo] K[u]^T     a convolution with the flipped kernel, channels swapped
-        dK[u] = sum_p x[p + u - lo]^T dy[p]     see `_kernel_gradient`
+        dK[u] = sum_p x[p + u - lo]^T dy[p]
     """
-    return _correlate(x, kernel, (kernel.shape[0] - 1) // 2)
-
-
-def _conv_fwd(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return conv(x, kernel), (x, kernel)
+    return correlate(x, kernel, (kernel.shape[0] - 1) // 2)
 
 
 def _conv_bwd(residuals: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, kernel = residuals
-    dx = _correlate(dy, jnp.swapaxes(kernel[::-1, ::-1], 2, 3), kernel.shape[0] // 2)
-    size = kernel.shape[0]
-    by_frames, direct = partial(_kernel_gradient, size=size), partial(_direct_kernel_gradient, size=size)
-    return dx, lax.platform_dependent(x, dy, cpu=by_frames, default=direct)
+    dx = correlate(dy, jnp.swapaxes(kernel[::-1, ::-1], 2, 3), kernel.shape[0] // 2)
+    return dx, kernel_gradient(x, dy, kernel.shape[0])
 
 
-conv.defvjp(_conv_fwd, _conv_bwd)
+_conv.defvjp(lambda x, kernel: (_conv(x, kernel), (x, kernel)), _conv_bwd)
 
 
-def _correlate(x: jax.Array, kernel: jax.Array, lo: int) -> jax.Array:
-    """Convolve with `lo` zeros before the first row and column, and so many after the last that the size stays."""
-    direct = partial(_direct, lo=lo)
-    if _goes_by_tiles(x, kernel):
-        return lax.platform_dependent(x, kernel, cpu=partial(_by_tiles, lo=lo), default=direct)
-    if _goes_by_columns(kernel):
-        return lax.platform_dependent(x, kernel, cpu=partial(_by_columns, lo=lo), default=direct)
-    return direct(x, kernel)
-
-
-def _goes_by_tiles(x: jax.Array, kernel: jax.Array) -> bool:
-    """Whether the fast convolution applies and pays."""
-    taps, _, inputs, outputs = kernel.shape
-    return x.shape[1] % TILE == 0 and 3 <= taps <= len(POINTS) + 2 - TILE and min(inputs, outputs) >= 16
-
-
-def _goes_by_columns(kernel: jax.Array) -> bool:
-    """Whether the outputs of all columns of the kernel fit a vector of 16, of which its own few would fill little."""
-    taps, _, inputs, outputs = kernel.shape
-    return taps > 1 and inputs >= 16 and 12 <= taps * outputs <= 16
-
-
-def _direct(x: jax.Array, kernel: jax.Array, *, lo: int) -> jax.Array:
-    inputs, outputs = kernel.shape[2:]
-    wide_in, wide_out = _fast_channels(inputs, outputs)
-    kernel = jnp.pad(kernel, [(0, 0), (0, 0), (0, wide_in - inputs), (0, wide_out - outputs)])
-    # Any channels do where the kernel is zero, and copies cost less than XLA's padding.
-    x = jnp.concatenate([x] * -(-wide_in // inputs), axis=3)[..., :wide_in]
-    padding = [(lo, size - 1 - lo) if size > 1 else (0, 0) for size in kernel.shape[:2]]
-    layout = ("NHWC", "HWIO", "NHWC")
-    y = lax.conv_general_dilated(x, kernel, (1, 1), padding, dimension_numbers=layout, precision=EXACT)
-    return y[..., :outputs]
-
-
-def _kernel_gradient(x: jax.Array, dy: jax.Array, *, size: int) -> jax.Array:
-    """Return dK as one matrix product of rows of `x` and columns of `dy`, a few frames at a time.
-
-        dK[u, v] = sum_(p, q) x[p + u - lo, q]^T dy[p, q - v + lo]
-
-    All u side by side make x `size` times as wide, all v dy: then both sides of the product are wide enough, and what
-    so few frames take is still in the cache when it is multiplied.
-    """
-    batch, height, width, inputs = x.shape
-    outputs = dy.shape[3]
-    few = math.gcd(batch, FRAMES)
-
-    def add(total: jax.Array, frames: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-        sides = ((size - 1) // 2, size // 2)
-        x = jnp.pad(frames[0], [(0, 0), sides, sides, (0, 0)])
-        rows = jnp.concatenate([x[:, u : u + height] for u in range(size)], axis=3)
-        shifts = [[(0, 0), (0, 0), (v, size - 1 - v), (0, 0)] for v in range(size)]
-        columns = jnp.concatenate([jnp.pad(frames[1], shift) for shift in shifts], axis=3)
-        contract = (((0, 1, 2), (0, 1, 2)), ((), ()))
-        return total + lax.dot_general(rows, columns, contract, precision=EXACT), None
-
-    frames = (x.reshape(-1, few, height, width, inputs), dy.reshape(-1, few, height, width, outputs))
-    total, _ = lax.scan(add, jnp.zeros((size * inputs, size * outputs), x.dtype), frames)
-    return jnp.swapaxes(total.reshape(size, inputs, size, outputs), 1, 2)
-
-
-def _direct_kernel_gradient(x: jax.Array, dy: jax.Array, *, size: int) -> jax.Array:
-    """Return dK by the platform's own algorithm."""
-    kernel = jax.ShapeDtypeStruct((size, size, x.shape[3], dy.shape[3]), x.dtype)
-    (gradient,) = jax.linear_transpose(partial(_direct, x, lo=(size - 1) // 2), kernel)(dy)
-    return gradient
-
-
-def _fast_channels(inputs: int, outputs: int) -> tuple[int, int]:
-    """Return the channels, no fewer than given, with which XLA's CPU convolution is fastest.
-
-    It wants inputs in fours, and more than 16 channels on either side; else it runs at a quarter of its speed.
-    """
-    fours = inputs + -inputs % 4
-    if max(fours, outputs) > 16:
-        return fours, outputs
-    return (20, outputs) if inputs > outputs else (fours, 20)
-
-
-def _by_tiles(x: jax.Array, kernel: jax.Array, *, lo: int) -> jax.Array:
-    """Convolve four rows at a time, by F(4, r) along H: 4 + r - 1 products where 4 r are direct.
-
-    Four output rows y = A' ((G k) * (B' x)) come from 4 + r - 1 input rows x and r kernel rows k: B' and G evaluate
-    both as polynomials at the same points, where the product of polynomials is pointwise; A' reads off the result.
-    Every point has its own small convolution along W.
-    """
+def _up(x: jax.Array, kernel: jax.Array) -> jax.Array:
     batch, height, width, _ = x.shape
-    taps = kernel.shape[0]
-    from_rows, from_taps, to_rows = _toom_cook(TILE, taps)
-    padded = jnp.pad(x, [(0, 0), (lo, taps - 1 - lo), (0, 0), (0, 0)])
-    rows = [padded[:, i : i + height - TILE + 1 : TILE] for i in range(TILE + taps - 1)]
-    products = [
-        _direct(_combine(for_rows, rows), _combine(for_taps, list(kernel))[None], lo=lo)
-        for for_rows, for_taps in zip(from_rows, from_taps, strict=True)
-    ]
-    tiles = jnp.stack([_combine(weights, products) for weights in to_rows], axis=2)
-    return tiles.reshape(batch, height, width, -1)
+    y = _conv(x, _phases(kernel).sum((2, 3)))
+    y = y.reshape(batch, height, width, 2, 2, -1)
+    return jnp.swapaxes(y, 2, 3).reshape(batch, 2 * height, 2 * width, -1)
 
 
-def _by_columns(x: jax.Array, kernel: jax.Array, *, lo: int) -> jax.Array:
-    """Convolve with all columns of the kernel at once, along H alone, and add up their results, shifted along W."""
-    width = x.shape[2]
-    taps, _, inputs, outputs = kernel.shape
-    columns = jnp.swapaxes(kernel, 1, 2).reshape(taps, 1, inputs, taps * outputs)
-    columns = jnp.pad(columns, [(0, 0), (0, 0), (0, 0), (0, 16 - taps * outputs)])
-    y = jnp.pad(_direct(x, columns, lo=lo), [(0, 0), (0, 0), (lo, taps - 1 - lo), (0, 0)])
-    parts = [y[:, :, v : v + width, v * outputs : (v + 1) * outputs] for v in range(taps)]
-    return sum(parts[1:], start=parts[0])
+def conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Convolve `x` [B, H, W, I] with `kernel` [k, k, I, O], zeros around: [B, H, W, O].
+
+    An even kernel reaches one pixel further down and right than up and left, as PyTorch's padding="same".
+    """
+    return _bilinear(_conv, x, kernel)
 
 
-@lru_cache
-def _toom_cook(tile: int, taps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (B', G, A') of F(tile, taps): float64 [n, n], [n, taps], [tile, n] with n = tile + taps - 1."""
-    points = np.array(POINTS[: tile + taps - 2])
-    others = [np.delete(points, i) for i in range(len(points))]
-    scale = np.array([np.prod(point - rest) for point, rest in zip(points, others, strict=True)])
-    at_infinity = lambda size: np.eye(size)[-1:]  # noqa: E731
-    from_rows = [np.append(np.poly(rest)[::-1], 0.0) for rest in others] + [np.poly(points)[::-1]]
-    from_taps = np.vander(points, taps, increasing=True) / scale[:, None]
-    to_rows = np.vander(points, tile, increasing=True)
-    return (
-        np.stack(from_rows),
-        np.concatenate([from_taps, at_infinity(taps)]),
-        np.concatenate([to_rows, at_infinity(tile)]).T,
-    )
+def up_conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Repeat every pixel of `x` [B, H, W, I] in a 2x2 square, and convolve: [B, 2 H, 2 W, O].
+
+    Each of the four outputs of a square sees every pixel under several taps: their sum is a smaller kernel's tap.
+    """
+    return _bilinear(_up, x, kernel)
 
 
-def _combine(weights: np.ndarray, arrays: list[jax.Array]) -> jax.Array:
-    """Return the weighted sum of `arrays`, without the zeros."""
-    terms = [array * float(weight) for weight, array in zip(weights, arrays, strict=True) if weight]
-    return sum(terms[1:], start=terms[0])
+def _phases(kernel: jax.Array) -> jax.Array:
+    """Lay `kernel` [k, k, I, O] out in 2x2 squares of pixels, for each output of a square: [n, n, 2, 2, I, 4 O]."""
+    size, _, inputs, outputs = kernel.shape
+    front = (size - 1) // 2 % 2
+    blocks = (front + size + 2) // 2
+    space = 2 * blocks - front - size
+    sides = [(front, space), (front + 1, space - 1)]
+    parts = [jnp.pad(kernel, [rows, columns, (0, 0), (0, 0)]) for rows in sides for columns in sides]
+    wide = jnp.stack(parts, axis=3).reshape(blocks, 2, blocks, 2, inputs, 4 * outputs)
+    return jnp.swapaxes(wide, 1, 2)
+
+
+Frames = Any
+"""Arrays that have frames first, or are totals of them."""
+Product = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+def _by_frames(function: Callable[..., tuple[Frames, Frames]], *frames: jax.Array) -> tuple[Frames, Frames]:
+    """Return `function(*frames)`: what it has of every frame, and totals of all frames."""
+
+    def few_at_a_time(*frames: jax.Array) -> tuple[Frames, Frames]:
+        few = math.gcd(len(frames[0]), FRAMES)
+        parts = [array.reshape(-1, few, *array.shape[1:]) for array in frames]
+        zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(function, *(part[0] for part in parts))[1])
+
+        def add(totals: Frames, part: list[jax.Array]) -> tuple[Frames, Frames]:
+            each, more = function(*part)
+            return jax.tree.map(jnp.add, totals, more), each
+
+        totals, each = lax.scan(add, zeros, parts)
+        return jax.tree.map(lambda array: array.reshape(-1, *array.shape[2:]), each), totals
+
+    return lax.platform_dependent(*frames, cpu=few_at_a_time, default=function)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _bilinear(product: Product, x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Return `product(x, kernel)`, a few frames at a time; the derivatives likewise."""
+    return _by_frames(lambda x: (product(x, kernel), ()), x)[0]
+
+
+def _bilinear_bwd(product: Product, residuals: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[Frames, Frames]:
+    x, kernel = residuals
+    return _by_frames(lambda x, dy: jax.vjp(product, x, kernel)[1](dy), x, dy)
+
+
+_bilinear.defvjp(lambda product, x, kernel: (_bilinear(product, x, kernel), (x, kernel)), _bilinear_bwd)
 
 
 def conv_pool(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     """Convolve, add `bias` [O] and pool: [B, H, W, I] -> [B, H // 2, W // 2, O].
 
-    Equal patches of `x`, whose outputs a tiled convolution leaves equal only up to rounding, tie as in `max_pool`.
+    Equal patches of `x`, whose outputs a fast convolution leaves equal only up to rounding, tie as in `max_pool`.
     """
-    y = conv(x, kernel) + lax.expand_dims(bias, range(3))
-    if not _goes_by_tiles(x, kernel):
+    if len(x) >= MANY:
+        return _conv_pool_by_frames(x, kernel, bias)
+    y = _conv(x, kernel) + lax.expand_dims(bias, range(3))
+    if not goes_by_tiles(x, kernel):
         return max_pool(y)
-    return max_pool(y, _repeated_patches(lax.stop_gradient(x), kernel.shape[0]))
+    return max_pool(y, _repeated(lax.stop_gradient(x), kernel.shape[0]))
+
+
+@jax.custom_vjp
+def _conv_pool_by_frames(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+    return _conv_pool_fwd(x, kernel, bias)[0]
+
+
+Residuals = tuple[jax.Array, jax.Array, jax.Array]
+
+
+def _conv_pool_fwd(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> tuple[jax.Array, Residuals]:
+    def pooled(x: jax.Array) -> tuple[Frames, Frames]:
+        return _first_maximum(list(_windows_of_conv(x, kernel) + lax.expand_dims(bias, range(4)))), ()
+
+    (y, winner), _ = _by_frames(pooled, x)
+    return y, (x, kernel, winner)
+
+
+def _conv_pool_bwd(residuals: Residuals, dy: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    x, kernel, winner = residuals
+
+    def pulled_back(x: jax.Array, winner: jax.Array, dy: jax.Array) -> tuple[Frames, Frames]:
+        _, pull = jax.vjp(_windows_of_conv, x, kernel)
+        _, dkernel = pull(_to_winners(winner, dy))
+        if _goes_by_windows(x, kernel) or goes_by_tiles(x, kernel):
+            # To the kernel equal patches mean the same: where no gradient of x is asked for, this costs nothing.
+            winner = _first_alike(winner, x, kernel.shape[0])
+        dx, _ = pull(_to_winners(winner, dy))
+        return dx, (dkernel, jnp.sum(dy, (0, 1, 2)))
+
+    dx, (dkernel, dbias) = _by_frames(pulled_back, x, winner, dy)
+    return dx, dkernel, dbias
+
+
+_conv_pool_by_frames.defvjp(_conv_pool_fwd, _conv_pool_bwd)
+
+
+def _goes_by_windows(x: jax.Array, kernel: jax.Array) -> bool:
+    """Whether the channels are so few that four times as many, of a whole window, are worth 1.4 times the products."""
+    return x.shape[1] % 2 == x.shape[2] % 2 == 0 and kernel.shape[2] < 16 and kernel.shape[3] <= 16
+
+
+def _windows_of_conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Convolve, and sort the pixels of every 2x2 window: [4, B, H // 2, W // 2, O]."""
+    outputs = kernel.shape[3]
+    if not _goes_by_windows(x, kernel):
+        return _windows(_conv(x, kernel))
+    _, batch, height, width, inputs = _windows(x).shape
+    x = jnp.moveaxis(_windows(x), 0, 3).reshape(batch, height, width, 4 * inputs)
+    kernel = _phases(kernel)
+    y = _conv(x, kernel.reshape(*kernel.shape[:2], 4 * inputs, 4 * outputs))
+    return jnp.moveaxis(y.reshape(batch, height, width, 4, outputs), 3, 0)
+
+
+def _windows(x: jax.Array) -> jax.Array:
+    """Return the four pixels of every 2x2 window of `x` [B, H, W, C], row by row: [4, B, H // 2, W // 2, C]."""
+    batch, height, width, channels = x.shape
+    height, width = height // 2, width // 2
+    x = x[:, : 2 * height, : 2 * width].reshape(batch, height, 2, width, 2, channels)
+    return x.transpose(2, 4, 0, 1, 3, 5).reshape(4, batch, height, width, channels)
+
+
+@jax.named_scope("pool")
+def _to_winners(winner: jax.Array, dy: jax.Array) -> jax.Array:
+    """Return `dy` [...] where the winner is, and zeros at the three others: [4, ...]."""
+    return jnp.stack([jnp.where(winner == index, dy, 0.0) for index in range(4)])
+
+
+@jax.named_scope("pool")
+def _first_alike(winner: jax.Array, x: jax.Array, size: int) -> jax.Array:
+    """Return the first pixel of its window whose patch of `x`, under a kernel of `size`, is equal to the winner's."""
+    marks = _corners(_marks(x, size))
+    for j in range(1, 4):
+        for i in range(j):
+            # A reduction, where `&` would do: XLA's CPU backend computes its result once, not once a channel.
+            same = jnp.all(jnp.abs(marks[i] - marks[j]) < SAME, axis=3, keepdims=True)
+            winner = jnp.where((winner == j) & same, jnp.int8(i), winner)
+    return winner
 
 
 @jax.named_scope("pool")
@@ -217,14 +228,7 @@ def _max_pool(x: jax.Array, repeated: jax.Array | None) -> jax.Array:
 
 
 def _max_pool_fwd(x: jax.Array, repeated: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    best, *rivals = _corners(x)
-    winner = jnp.zeros(best.shape, jnp.int8)
-    for index, rival in enumerate(rivals):
-        wins = rival > best
-        if repeated is not None:
-            wins &= ~repeated[index, ..., None]
-        best, winner = jnp.where(wins, rival, best), jnp.where(wins, jnp.int8(index + 1), winner)
-    return best, winner
+    return _first_maximum(_corners(x), repeated)
 
 
 def _max_pool_bwd(winner: jax.Array, dy: jax.Array) -> tuple[jax.Array, None]:
@@ -243,18 +247,39 @@ def _corners(x: jax.Array) -> list[jax.Array]:
 
 
 @jax.named_scope("pool")
-def _repeated_patches(x: jax.Array, size: int) -> jax.Array:
-    """Return which patches (under a kernel of `size`) are one met before in their window: bool [3, B, H // 2, W // 2].
+def _repeated(x: jax.Array, size: int) -> jax.Array:
+    """Return which patches, under a kernel of `size`, are one met before in their window, as `max_pool` takes it."""
+    marks = _marks(x, size)
+    first, second = (_corners(marks[..., m]) for m in (0, 1))
+    same = lambda i, j: (jnp.abs(first[i] - first[j]) < SAME) & (jnp.abs(second[i] - second[j]) < SAME)  # noqa: E731
+    return jnp.stack([same(0, 1), same(0, 2) | same(1, 2), same(0, 3) | same(1, 3) | same(2, 3)])
 
-    Patches of `x` [B, H, W, C] are told apart by two random projections.
+
+def _first_maximum(pixels: list[jax.Array], repeated: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+    """Return the maximum of four `pixels` [B, H, W, C], and which is the first of that size: int8.
+
+    `repeated` [3, B, H, W] keeps the second, third and fourth out where it is set.
+    """
+    best, *rivals = pixels
+    winner = jnp.zeros(best.shape, jnp.int8)
+    for index, rival in enumerate(rivals):
+        wins = rival > best
+        if repeated is not None:
+            wins &= ~repeated[index, ..., None]
+        best, winner = jnp.where(wins, rival, best), jnp.where(wins, jnp.int8(index + 1), winner)
+    return best, winner
+
+
+def _marks(x: jax.Array, size: int) -> jax.Array:
+    """Return two random projections [B, 2 (H // 2), 2 (W // 2), 2] of every patch of `x` [B, H, W, C].
+
+    By them the patches, which are those under a kernel of `size`, are told apart.
     """
     height, width, channels = x.shape[1:]
     rng = np.random.default_rng(0)
     unit = lambda *shape: rng.choice([-1.0, 1.0], shape) * rng.uniform(0.5, 1.0, shape) / shape[0] ** 0.5  # noqa: E731
     marks = lax.dot_general(x, unit(channels, 2).astype(np.float32), (((3,), (0,)), ((), ())), precision=EXACT)
     marks = jnp.pad(marks, [(0, 0), *[((size - 1) // 2, size // 2)] * 2, (0, 0)])
-    marks = _combine(unit(size), [marks[:, u : u + height] for u in range(size)])
-    marks = _combine(unit(size), [marks[:, :, v : v + width] for v in range(size)])
-    first, second = (_corners(marks[:, : height // 2 * 2, : width // 2 * 2, m]) for m in (0, 1))
-    same = lambda i, j: (jnp.abs(first[i] - first[j]) < SAME) & (jnp.abs(second[i] - second[j]) < SAME)  # noqa: E731
-    return jnp.stack([same(0, 1), same(0, 2) | same(1, 2), same(0, 3) | same(1, 3) | same(2, 3)])
+    marks = combine(unit(size), [marks[:, u : u + height] for u in range(size)])
+    marks = combine(unit(size), [marks[:, :, v : v + width] for v in range(size)])
+    return marks[:, : height // 2 * 2, : width // 2 * 2]

@@ -11,7 +11,7 @@ import numpy as np
 from flax import linen as nn
 from jax import lax
 
-from wmjax.core.convolution import EXACT, conv, conv_pool
+from wmjax.core.convolution import EXACT, conv, conv_pool, up_conv
 
 RMS_EPS = 1e-4
 """Added to the mean square under RMSNorm's root."""
@@ -34,13 +34,6 @@ def block_linear(x: jax.Array, kernel: jax.Array) -> jax.Array:
 def rms_norm(x: jax.Array, scale: jax.Array, eps: float = RMS_EPS) -> jax.Array:
     """Return `x` [..., C] over the root of its mean square along C, times `scale` [C]."""
     return x * lax.rsqrt(jnp.mean(x**2, axis=-1, keepdims=True) + eps) * _like(scale, x)
-
-
-def upsample(x: jax.Array) -> jax.Array:
-    """Repeat every pixel of `x` [B, H, W, C] in a 2x2 square: [B, 2 H, 2 W, C]."""
-    batch, height, width, channels = x.shape
-    x = jnp.broadcast_to(x[:, :, None, :, None], (batch, height, 2, width, 2, channels))
-    return x.reshape(batch, 2 * height, 2 * width, channels)
 
 
 class Linear(nn.Module):
@@ -90,12 +83,14 @@ class RMSNorm(nn.Module):
 class Conv(nn.Module):
     """A square convolution with bias, stride 1, same size: [B, H, W, I] -> [B, H, W, features].
 
-    With `pool`, 2x2 maxima of that: [B, H // 2, W // 2, features].
+    With `pool`, 2x2 maxima of that: [B, H // 2, W // 2, features]; with `up`, of every pixel repeated in a 2x2 square:
+    [B, 2 H, 2 W, features].
     """
 
     features: int
     kernel_size: int = 5
     pool: bool = False
+    up: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -103,7 +98,9 @@ class Conv(nn.Module):
         shape = (self.kernel_size, self.kernel_size, x.shape[-1], self.features)
         kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        return conv_pool(x, kernel, bias) if self.pool else conv(x, kernel) + _like(bias, x)
+        if self.pool:
+            return conv_pool(x, kernel, bias)
+        return (up_conv if self.up else conv)(x, kernel) + _like(bias, x)
 
 
 class MLP(nn.Module):
@@ -148,7 +145,7 @@ class UpStage(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Apply the stage."""
-        x = Conv(self.features, self.kernel_size, name="conv")(upsample(x))
+        x = Conv(self.features, self.kernel_size, up=True, name="conv")(x)
         return nn.silu(RMSNorm(name="norm")(x)) if self.norm else x
 
 

@@ -64,8 +64,8 @@ class Lane:
             _threat(chunk, victim.image_size, when),
             mask,
             seeds=[episode.seed for episode in padded],
-            keys=_keys([(episode.victim, episode.task, episode.seed) for episode in padded]),
-            attack_keys=_keys([asdict(episode) for episode in padded]),
+            keys=episode_keys([(episode.victim, episode.task, episode.seed) for episode in padded]),
+            attack_keys=episode_keys([asdict(episode) for episode in padded]),
             source=weights,
             record=kept,
             on_step=on_step,
@@ -162,7 +162,7 @@ def _make_room() -> None:
         jax.clear_caches()
 
 
-def _keys(names: list[Any]) -> jax.Array:
+def episode_keys(names: list[Any]) -> jax.Array:
     """Return a random key an episode, [B], from what names it alone: not from its place in a batch, chunk or run."""
     digests = b"".join(_digest(name)[:8] for name in names)
     return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(digests, ">u4").astype(np.uint32).reshape(-1, 2)))

@@ -209,7 +209,8 @@ def _placed(params: Params) -> tuple[Params, Callable[[Any], Any]]:
     """Return the weights as arrays, and what puts others on their device."""
     params = jax.tree.map(jnp.asarray, params)
     (device,) = jax.tree.leaves(params)[0].devices()
-    return params, partial(jax.device_put, device=device)
+    place = partial(jax.device_put, device=device)
+    return place(params), place  # weights that nobody has placed yet would need another program
 
 
 def _loss_error(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from wmjax.core.errors import InputError
@@ -44,13 +45,19 @@ def restore(manager: ocp.CheckpointManager, like: Any) -> tuple[Any, list[dict[s
     except Exception as error:  # whatever orbax and its storage raise on damaged files
         reason = " ".join(str(error).split())
         raise InputError(f"{manager.directory}: checkpoint {step} cannot be read ({reason:.120})") from None
-    state = jax.tree.map(lambda x, want: jax.random.wrap_key_data(x) if _is_key(want) else x, found["state"], like)
-    return state, cast(list[dict[str, Any]], found["log"])
+    return jax.tree.map(_as_was, found["state"], like), cast(list[dict[str, Any]], found["log"])
 
 
 def _plain(state: Any) -> Any:
-    """Return `state` with random keys as the numbers that they are made of."""
-    return jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, state)
+    """Return `state` as orbax takes it: random keys as the numbers that they are made of, empty arrays as a zero."""
+    plain = lambda x: jax.random.key_data(x) if _is_key(x) else x if x.size else jnp.zeros((), x.dtype)  # noqa: E731
+    return jax.tree.map(plain, state)
+
+
+def _as_was(x: Any, like: Any) -> Any:
+    if _is_key(like):
+        return jax.random.wrap_key_data(x)
+    return x if like.size else jnp.zeros(like.shape, like.dtype)
 
 
 def _is_key(x: Any) -> bool:

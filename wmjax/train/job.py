@@ -31,6 +31,22 @@ class Job:
     folder: Path
 
     @property
+    def name(self) -> str:
+        """What the agent is called."""
+        return f"{self.task}_{self.agent}_{self.size}"
+
+    @property
+    def command(self) -> str:
+        """The command that trains it."""
+        words = ["wmjax train --task", self.task, "--agent", self.agent, "--size", self.size, "--steps", self.steps]
+        if self.seeds != (0,):
+            words += ["--seeds", *self.seeds]
+        usual = sizes.RECIPES[self.size]
+        changed = {name: value for name, value in asdict(self.recipe).items() if value != getattr(usual, name)}
+        words += [f"--set '{name} = {value!r}'" for name, value in changed.items()]
+        return " ".join(map(str, words))
+
+    @property
     def identity(self) -> dict[str, Any]:
         """What a folder holds one of; a run may be prolonged."""
         return {
@@ -72,8 +88,8 @@ def prepare(
         raise InputError(f"steps is {steps!r:.80}; it must be more than {least}, which come before the first update")
     if recipe.max_size // recipe.env_num < recipe.batch_length + 2:
         raise InputError(f"max_size is {recipe.max_size}; {recipe.env_num} episodes need {least // spec.action_repeat}")
-    name = f"{task}_{agent}_{size}"
-    return Job(task, agent, size, seeds, steps, recipe, Path(out or Path("runs") / "train" / name))
+    folder = Path(out or Path("runs") / "train" / f"{task}_{agent}_{size}")
+    return Job(task, agent, size, seeds, steps, recipe, folder)
 
 
 def _changed(recipe: Recipe, changes: Sequence[str]) -> Recipe:

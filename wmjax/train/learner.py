@@ -9,7 +9,7 @@ from wmjax.train.batch import Batch, Noise, draw
 from wmjax.train.behaviour import imagine, imagined_losses, moved, replayed_loss
 from wmjax.train.optimizer import optimizer
 from wmjax.train.recipe import SCALES, Recipe
-from wmjax.train.representation import LOSSES, grey
+from wmjax.train.representation import LOSSES, grey, own_weights
 from wmjax.train.world import Losses, observe, world_losses
 from wmjax.victims.base import Belief, Params
 from wmjax.victims.dreamer import Dreamer
@@ -35,24 +35,12 @@ def init(victim: Dreamer, recipe: Recipe, key: jax.Array) -> Learner:
     Weights are drawn with a variance of 1 / inputs. The last layers of critic and reward start at zero, the actor's
     at a hundredth: the first returns and actions are 0 or nearly so.
     """
-    keys = jax.random.split(key, 4)
-    params = victim.init(keys[0])
+    of_agent, of_representation = jax.random.split(key)
+    params = victim.init(of_agent)
     for head, scale in (("reward", 0.0), ("value", 0.0), ("actor", 0.01)):
         params[head]["out"] = jax.tree.map(lambda x, scale=scale: x * scale, params[head]["out"])
-    embed, features = params["rssm"]["obs_embed"]["kernel"].shape[0], victim.stoch * victim.discrete + victim.deter
-    dense = jax.nn.initializers.lecun_normal()
-    affine = lambda key, inputs: {  # noqa: E731
-        "kernel": dense(key, (inputs, recipe.proto_dim)), "bias": jnp.zeros(recipe.proto_dim)
-    }  # fmt: skip
-    if victim.agent in ("r2dreamer", "infonce"):
-        params["projector"] = {"kernel": dense(keys[1], (features, embed))}
-    if victim.agent == "dreamerpro":
-        params["prototypes"] = {"kernel": jax.random.normal(keys[1], (recipe.proto_dim, recipe.num_prototypes))}
-        params["obs_proj"], params["feat_proj"] = affine(keys[2], embed), affine(keys[3], features)
-    params |= {part: params[leader] for part, leader in FOLLOWERS.items() if leader in params}
-    if victim.agent != "dreamerpro":
-        params = {part: weights for part, weights in params.items() if not part.startswith("ema_")}
-    params["return_ema"] = {"quantiles": jnp.zeros(2)}
+    params |= own_weights(victim, recipe, params["encoder"], of_representation)
+    params |= {"slow_value": params["value"], "return_ema": {"quantiles": jnp.zeros(2)}}
     trained, _ = split(params)
     return Learner(params, optimizer(victim, recipe).init(trained), jnp.zeros((), jnp.int32))
 

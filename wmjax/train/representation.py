@@ -95,6 +95,31 @@ LOSSES: dict[str, Representation] = {
 """The representation loss of each agent."""
 
 
+def own_weights(victim: Dreamer, recipe: Recipe, encoder: Params, key: jax.Array) -> Params:
+    """Return the weights that only the representation loss reads, drawn at random; the key is consumed.
+
+    Those of `dreamer`'s decoder are not among them: they belong to the agent.
+    """
+    keys = jax.random.split(key, 3)
+    embed = victim.depths[-1] * victim.minres**2
+    features = victim.stoch * victim.discrete + victim.deter
+    kernel = lambda key, *shape: {"kernel": jax.nn.initializers.lecun_normal()(key, shape)}  # noqa: E731
+    match victim.agent:
+        case "r2dreamer" | "infonce":
+            return {"projector": kernel(keys[0], features, embed)}
+        case "dreamerpro":
+            bias = {"bias": jnp.zeros(recipe.proto_dim)}
+            obs_proj = kernel(keys[0], embed, recipe.proto_dim) | bias
+            return {
+                "prototypes": {"kernel": jax.random.normal(keys[2], (recipe.proto_dim, recipe.num_prototypes))},
+                "obs_proj": obs_proj,
+                "feat_proj": kernel(keys[1], features, recipe.proto_dim) | bias,
+                "ema_encoder": encoder,
+                "ema_obs_proj": obs_proj,
+            }
+    return {}
+
+
 def sinkhorn(scores: jax.Array, eps: float, iterations: int) -> jax.Array:
     """Return soft assignments [..., P] of `scores` [..., P] that use all P prototypes about equally (arXiv 1306.0895).
 

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from wmjax import envs
 from wmjax.core.errors import InputError
@@ -40,6 +41,8 @@ EVALUATIONS = 20
 
 EVALUATION_SEEDS = range(10_000, 10_005)
 """Of the episodes of each: others than cards and studies use."""
+
+_SEEDS = "seeds"  # the one axis of the mesh of devices
 
 Row = dict[str, Any]
 """A line of the log: `steps`, `updates`, `seconds`, and what was logged, a list with a number a seed each."""
@@ -80,18 +83,19 @@ def train(job: Job, *, on_progress: Callable[[Progress], None] = lambda progress
     victim = sizes.victim(job.agent, job.size, env.spec.action_size)
     plan = Plan(victim, job.recipe, env.world, job.recipe.max_size // job.recipe.env_num)
     task = Task(dict(env.params), env.scene, jnp.int32(env.spec.episode_steps))
-    keys = jax.vmap(jax.random.key)(np.asarray(job.seeds, np.uint32))
+    keys, mesh = jax.vmap(jax.random.key)(np.asarray(job.seeds, np.uint32)), _devices(len(job.seeds))
     # Whole calls only: every call is the same program, however the run was cut into pieces.
     length = max(1, UPDATES // plan.round[1])
     _claim(job)
     with checkpoints(job.folder / "checkpoints") as kept, _after_the_call() as interrupted:
-        found = restore(kept, jax.eval_shape(partial(_first, plan), task, keys))
-        state, log = (_first(plan, task, keys), []) if found is None else found
+        found = restore(kept, jax.eval_shape(partial(first, plan, mesh), task, keys))
+        state, log = (_first(plan, mesh, task, keys), []) if found is None else found
+        state = jax.device_put(state, NamedSharding(mesh, PartitionSpec(_SEEDS)))
         saved = time.monotonic()
         began = saved - (log[-1]["seconds"] if log else 0.0)
         with Curves(job.folder / "tensorboard", job.seeds, _steps(plan, state)) as curves:
             while (done := _steps(plan, state)) < job.steps:
-                state, metrics = _call(plan, length, task, state)
+                state, metrics = _call(plan, mesh, length, task, state)
                 steps = _steps(plan, state)
                 row: Row = {
                     "steps": steps,
@@ -115,21 +119,38 @@ def train(job: Job, *, on_progress: Callable[[Progress], None] = lambda progress
     return Trained(job, plan, state, log)
 
 
-@partial(jax.jit, static_argnums=0)
-def _first(plan: Plan, task: Task, keys: jax.Array) -> Training:
-    return _over_seeds(partial(start, plan, task), keys)
+def first(plan: Plan, mesh: Mesh, task: Task, keys: jax.Array) -> Training:
+    """Return the states [S, ...] that the seeds' `keys` [S] begin with."""
+    return _over_seeds(partial(start, plan), mesh, task, keys)
 
 
-@partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
-def _call(plan: Plan, length: int, task: Task, state: Training) -> tuple[Training, Metrics]:
-    return _over_seeds(partial(rounds, plan, task, number=length), state)
+def call(plan: Plan, mesh: Mesh, length: int, task: Task, state: Training) -> tuple[Training, Metrics]:
+    """Return the states [S, ...] after `length` rounds, and what was logged [S]."""
+    return _over_seeds(partial(rounds, plan, number=length), mesh, task, state)
 
 
-def _over_seeds(function: Callable[[Any], Any], states: Any) -> Any:
-    """Map `function` over an axis of seeds in front; a single one is no batch, which is faster."""
-    if len(jax.tree.leaves(states)[0]) > 1:
-        return jax.vmap(function)(states)
-    return jax.tree.map(lambda x: x[None], function(jax.tree.map(lambda x: x[0], states)))
+_first = jax.jit(first, static_argnums=(0, 1))
+_call = jax.jit(call, static_argnums=(0, 1, 2), donate_argnums=4)
+
+
+def _over_seeds(function: Callable[[Task, Any], Any], mesh: Mesh, task: Task, states: Any) -> Any:
+    """Map `function` over an axis of seeds in front, spread over devices; a single one is no batch, which is faster."""
+
+    def local(task: Task, states: Any) -> Any:
+        if len(jax.tree.leaves(states)[0]) > 1:
+            return jax.vmap(partial(function, task))(states)
+        return jax.tree.map(lambda x: x[None], function(task, jax.tree.map(lambda x: x[0], states)))
+
+    seeds = PartitionSpec(_SEEDS)
+    spread = jax.shard_map(local, mesh=mesh, in_specs=(PartitionSpec(), seeds), out_specs=seeds, check_vma=False)
+    return spread(task, states)
+
+
+def _devices(seeds: int) -> Mesh:
+    """Return the devices that train so many seeds: the most that share them equally."""
+    found = jax.local_devices()
+    number = max(n for n in range(1, len(found) + 1) if seeds % n == 0)
+    return Mesh(np.array(found[:number]), (_SEEDS,))
 
 
 def agents(trained: Training) -> list[Params]:

@@ -44,11 +44,15 @@ class Training:
     key: jax.Array  #: of what is drawn from now on
 
 
+def untrained(plan: Plan, key: jax.Array) -> Learner:
+    """Return the agent that a run with this key begins with."""
+    return learning.init(plan.victim, plan.recipe, jax.random.fold_in(key, 0))
+
+
 def start(plan: Plan, task: Task, key: jax.Array) -> Training:
     """Return the untrained agent after its first moments, enough for a batch; the key is consumed."""
-    of_agent, of_worlds, of_play, later = jax.random.split(key, 4)
-    recipe = plan.recipe
-    learner = learning.init(plan.victim, recipe, of_agent)
+    of_worlds, of_play, later = jax.random.split(jax.random.fold_in(key, 1), 3)
+    recipe, learner = plan.recipe, untrained(plan, key)
     now = begin_play(plan.victim, plan.world, task, recipe.env_num, of_worlds)
     turn = partial(play, plan.victim, plan.world, learner.params, task)
     _, like = jax.eval_shape(turn, now, of_play)

@@ -1,0 +1,172 @@
+"""Whole training runs, small: rounds of playing and learning, and runs that are stopped and go on."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from programs import QUICK
+
+from wmjax import envs
+from wmjax.core.errors import InputError
+from wmjax.train import run, sizes, trainer
+from wmjax.train.job import prepare
+from wmjax.train.play import Task
+from wmjax.train.recipe import Recipe
+
+TASK = "dmc_cartpole_balance"
+SMALL = ["batch_size = 2", "batch_length = 3", "imag_horizon = 2", "env_num = 2", "train_ratio = 3", "max_size = 40"]
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Make "tiny" agents tiny indeed."""
+    monkeypatch.setitem(sizes.SIZES, "tiny", dict(deter=16, hidden=8, discrete=4, depth=2, units=8))
+
+
+def test_rounds(small):
+    env = envs.make(TASK, backend="device")
+    victim = sizes.victim("r2dreamer", "tiny", 1)
+    recipe = Recipe(batch_size=2, batch_length=3, imag_horizon=2, env_num=2, train_ratio=3, max_size=40)
+    plan = trainer.Plan(victim, recipe, env.world, 20)
+    assert plan.round == (1, 1)
+    assert replace(plan, recipe=replace(recipe, train_ratio=1)).round == (3, 1)
+    assert replace(plan, recipe=replace(recipe, train_ratio=6)).round == (1, 2)
+    task = Task(dict(env.params), env.scene, jnp.int32(4))
+    begin = jax.jit(trainer.start, static_argnums=0, compiler_options=QUICK)
+    go_on = jax.jit(trainer.rounds, static_argnums=(0, 3), compiler_options=QUICK)
+    state = begin(plan, task, jax.random.key(0))
+    assert int(state.replay.count) == recipe.batch_length + 2
+    assert int(state.learner.updates) == 0
+    state, metrics = go_on(plan, task, state, 9)
+    assert int(state.replay.count) == 14
+    assert int(state.learner.updates) == 9
+    assert all(np.isfinite(value) for value in jax.tree.leaves(metrics))
+    moments = jax.tree.map(lambda x: np.asarray(x[:, :14]), state.replay.moments)
+    first, last = (np.tile(np.arange(14) % 5 == at, (2, 1)) for at in (0, 4))  # 4 steps make 5 frames
+    np.testing.assert_array_equal(moments.is_first, first)
+    np.testing.assert_array_equal(moments.is_last, last)
+    assert np.all(moments.action[last] == 0)
+    assert np.all(moments.action[~last] != 0)
+    assert np.all(moments.reward[first] == 0)
+    assert np.all(moments.reward[~first] > 0)
+    np.testing.assert_allclose(state.play.scores, moments.reward[:, 5:10].sum(1), rtol=1e-6)
+    assert len({frame.tobytes() for frame in moments.image.reshape(-1, 64 * 64 * 3)}) > 14
+
+
+@pytest.fixture
+def quick(small, monkeypatch):
+    """Short calls of programs that are compiled quickly, and no evaluation."""
+    programs = dict(static_argnums=(0, 1)), dict(static_argnums=(0, 1, 2), donate_argnums=4)
+    for name, options in zip(("first", "call"), programs, strict=True):
+        monkeypatch.setattr(run, f"_{name}", jax.jit(getattr(run, name), **options, compiler_options=QUICK))
+    monkeypatch.setattr(run, "UPDATES", 2)
+    monkeypatch.setattr(run, "EVALUATIONS", 0)
+
+
+def same(a, b):
+    leaves = [jax.tree.leaves(jax.tree.map(key_data, x)) for x in (a, b)]
+    return all(np.array_equal(*pair, equal_nan=True) for pair in zip(*leaves, strict=True))
+
+
+def key_data(x):
+    return np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
+
+
+def test_a_stopped_run_ends_as_one_that_was_not(quick, tmp_path, monkeypatch):
+    job = prepare(TASK, "r2dreamer", "tiny", steps=52, changes=SMALL, out=tmp_path / "whole")
+    whole = run.train(job)
+    assert [row["updates"] for row in whole.log] == [2, 4, 6, 8]
+    assert whole.log[-1]["steps"] == 52
+
+    def interrupt(progress):
+        if progress.row["updates"] == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    asked = replace(job, folder=tmp_path / "asked")
+    with pytest.raises(KeyboardInterrupt):
+        run.train(asked, on_progress=interrupt)
+    rows = []
+    on = run.train(asked, on_progress=lambda progress: rows.append(progress.row["updates"]))
+    assert rows == [6, 8]
+    assert same(on.state, whole.state)
+
+    def crash(progress):
+        if progress.row["updates"] == 6:
+            raise RuntimeError("the machine is gone")
+
+    monkeypatch.setattr(run, "SAVE_EVERY", 0.0)
+    killed = replace(job, folder=tmp_path / "killed")
+    with pytest.raises(RuntimeError, match="gone"):
+        run.train(killed, on_progress=crash)
+    rows.clear()
+    on = run.train(killed, on_progress=lambda progress: rows.append(progress.row["updates"]))
+    assert rows == [6, 8]
+    assert same(on.state, whole.state)
+    unlike = {"seconds"}
+    assert [{k: v for k, v in row.items() if k not in unlike} for row in on.log] == [
+        {k: v for k, v in row.items() if k not in unlike} for row in whole.log
+    ]
+
+    longer = run.train(replace(killed, steps=60), on_progress=lambda progress: rows.append(progress.row["updates"]))
+    assert longer.log[-1]["updates"] == 10
+    with pytest.raises(InputError, match=r"holds another run, of other seeds; use another --out"):
+        run.train(replace(killed, seeds=(1,)))
+    (killed.folder / "run.json").write_text("{")
+    with pytest.raises(InputError, match=r"run\.json: cannot be read"):
+        run.train(killed)
+    assert list((killed.folder / "tensorboard" / "seed_0").glob("events.*"))
+    for file in (asked.folder / "checkpoints").rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"\0")
+    with pytest.raises(InputError, match="cannot be read"):
+        run.train(asked)
+
+
+def test_a_run_that_diverges_says_so_and_keeps_its_last_checkpoint(quick, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "SAVE_EVERY", 0.0)
+    changes = [*SMALL, "lr = 1e30", "warmup = 0"]
+    job = prepare(TASK, "r2dreamer", "tiny", steps=100, changes=changes, out=tmp_path / "run")
+    with pytest.raises(FloatingPointError, match="no longer finite after"):
+        run.train(job)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (dict(task="dmc_cartpole"), "unknown task 'dmc_cartpole'"),
+        (dict(agent="ppo"), "unknown agent 'ppo'"),
+        (dict(size="huge"), "unknown size 'huge'"),
+        (dict(seeds=()), "seeds are"),
+        (dict(seeds=(1, 1)), "seeds are"),
+        (dict(seeds=(-1,)), "seed -1 must be"),
+        (dict(steps=0), "steps is 0"),
+        (dict(steps=10**12), "steps is 1000000000000"),
+        (dict(changes=["lr"]), "'lr' is no line"),
+        (dict(changes=["lr = nan"]), "lr is nan"),
+        (dict(changes=["lr = -1.0"]), "lr is -1.0"),
+        (dict(changes=["rate = 1.0"]), "unknown field of the recipe 'rate'"),
+        (dict(changes=["batch_size = 2.5"]), "batch_size is 2.5"),
+        (dict(changes=["batch_size = 0"]), "batch_size is 0"),
+        (dict(changes=["batch_length = 1"]), "batch_length is 1"),
+        (dict(changes=["max_size = 10"]), "max_size is 10"),
+        (dict(changes=['lr = "a"']), "lr is 'a'"),
+        (dict(changes=["lr = 1.0\nagc = 1.0"]), "must set one field"),
+    ],
+)
+def test_wrong_jobs(changed, message):
+    given = dict(task=TASK, agent="r2dreamer", size="tiny") | changed
+    with pytest.raises(InputError, match=message):
+        prepare(given.pop("task"), given.pop("agent"), given.pop("size"), **given)
+
+
+def test_the_command_of_a_job_asks_for_it():
+    job = prepare(TASK, "infonce", "1m", seeds=(3, 4), steps=10_000, changes=["lr = 0.001"])
+    assert job.command == (
+        "wmjax train --task dmc_cartpole_balance --agent infonce --size 1m --steps 10000 --seeds 3 4 --set 'lr = 0.001'"
+    )
+    assert json.loads(json.dumps(job.identity)) == job.identity

@@ -1,0 +1,96 @@
+"""What a trained agent leaves behind: its weight file, and a card that says what it is worth."""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+from pathlib import Path
+
+import jax
+import numpy as np
+from flax.traverse_util import flatten_dict
+
+from wmjax import envs
+from wmjax.train.card import Facts, Point, write_card
+from wmjax.train.evaluate import clean_returns, random_returns
+from wmjax.train.job import Job
+from wmjax.train.learner import split
+from wmjax.train.run import Trained, agents
+from wmjax.train.trainer import untrained
+from wmjax.victims.base import Params
+from wmjax.victims.dreamer import Dreamer
+from wmjax.victims.weights import Card, write
+
+SEEDS = range(20, 40)
+"""Of the clean episodes that a card tells of."""
+
+BACKENDS = ("device", "host")
+"""What these are played on; the device comes first, for the agents that the trained one is compared with."""
+
+_VERSIONS = ("wmjax", "jax", "mujoco")
+
+
+def finish(trained: Trained, seeds: range = SEEDS) -> list[Path]:
+    """Write a weight file and a card for every seed's agent, and return the former's paths.
+
+    Clean episodes of the agent, of itself untrained, and of random actions are played for the card.
+    """
+    job, plan, files = trained.job, trained.plan, []
+    by_chance = {"device": random_returns(job.task, seeds)}
+    for i, (seed, params) in enumerate(zip(job.seeds, agents(trained.state), strict=True)):
+        name = job.name if len(job.seeds) == 1 else f"{job.name}_seed{seed}"
+        path = job.folder / f"{name}.safetensors"
+        _write(path, job, seed, plan.victim, params)
+        before = untrained(plan, jax.random.key(seed)).params
+        facts = Facts(
+            name=name,
+            task=job.task,
+            victim=plan.victim,
+            size=job.size,
+            parameters=sum(x.size for x in jax.tree.leaves(split(params)[0])),
+            recipe=job.recipe,
+            seed=seed,
+            env_steps=trained.log[-1]["steps"],
+            updates=trained.log[-1]["updates"],
+            seconds=trained.log[-1]["seconds"],
+            machine=_machine(),
+            versions={package: importlib.metadata.version(package) for package in _VERSIONS},
+            command=job.command,
+            seeds=seeds,
+            trained={backend: _returns(plan.victim, params, job.task, backend, seeds, name) for backend in BACKENDS},
+            untrained={"device": _returns(plan.victim, before, job.task, "device", seeds, "")},
+            random=by_chance,
+            curve=[
+                Point(row["steps"], row["episode/score"][i], row.get("episode/eval_score", _none(job))[i])
+                for row in trained.log
+            ],
+        )
+        write_card(path.with_suffix(".md"), facts)
+        files.append(path)
+    return files
+
+
+def _returns(victim: Dreamer, params: Params, task: str, backend: str, seeds: range, name: str) -> np.ndarray:
+    """Return what the agent's clean episodes bring, those that a study of an agent of this name plays."""
+    return clean_returns(victim, params, task, backend, seeds, workers=len(os.sched_getaffinity(0)), name=name)
+
+
+def _write(path: Path, job: Job, seed: int, victim: Dreamer, params: Params) -> None:
+    origin = json.dumps(job.identity | {"seeds": [seed]}, sort_keys=True)
+    card = Card(
+        victim=victim,
+        task=job.task,
+        action_repeat=envs.EnvSpec.action_repeat,
+        source="wmjax train",
+        source_sha256=hashlib.sha256(origin.encode()).hexdigest(),
+    )
+    write(path, card, {name: np.asarray(x) for name, x in flatten_dict(params, sep="/").items()})
+
+
+def _none(job: Job) -> list[None]:
+    return [None] * len(job.seeds)
+
+
+def _machine() -> str:
+    device = jax.local_devices()[0]
+    return f"{os.cpu_count()} CPU cores" if device.platform == "cpu" else device.device_kind
