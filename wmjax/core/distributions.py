@@ -4,6 +4,8 @@ Sampling noise is always an argument. Formulas follow DreamerV3 (arXiv 2301.0410
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -93,21 +95,14 @@ class OneHot:
 
     def mode(self) -> jax.Array:
         """Return the likeliest class, one-hot [..., K]; its gradient goes through the log-probabilities."""
-        return self._straight_through(self.log_probs, self.log_probs)
+        return _straight_through(self.log_probs, lambda scores: scores)
 
     def sample(self, gumbel: jax.Array) -> jax.Array:
         """Return argmax(log p + `gumbel`), one-hot [..., K], for standard Gumbel noise [..., K].
 
         Its gradient is that of softmax(log p + gumbel), unlike the mode's.
         """
-        scores = self.log_probs + gumbel
-        return self._straight_through(scores, jax.nn.softmax(scores, axis=-1))
-
-    @staticmethod
-    def _straight_through(scores: jax.Array, soft: jax.Array) -> jax.Array:
-        hard = jax.nn.one_hot(jnp.argmax(scores, axis=-1), scores.shape[-1], dtype=soft.dtype)
-        # soft - soft is exactly 0 (soft is finite), so the value is exactly one-hot.
-        return hard + (soft - jax.lax.stop_gradient(soft))
+        return _straight_through(self.log_probs + gumbel, jax.nn.softmax)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
         """Return the log probability of one-hot `value` [..., K]: [...]."""
@@ -120,6 +115,17 @@ class OneHot:
     def kl(self, other: Any) -> jax.Array:
         """Return KL(self || other) of each categorical in nats, of as many others: [...]."""
         return jnp.sum(jnp.exp(self.log_probs) * (self.log_probs - other.log_probs), axis=-1)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _straight_through(scores: jax.Array, soft: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """Return the largest of `scores` [..., K] as one-hot, with the derivative of `soft(scores)`."""
+    return jax.nn.one_hot(jnp.argmax(scores, axis=-1), scores.shape[-1], dtype=scores.dtype)
+
+
+@_straight_through.defjvp
+def _soft_derivative(soft: Callable[[jax.Array], jax.Array], primals: Any, tangents: Any) -> tuple[Any, Any]:
+    return _straight_through(*primals, soft), jax.jvp(soft, primals, tangents)[1]
 
 
 def symexp(x: jax.Array) -> jax.Array:

@@ -85,12 +85,15 @@ def imagined_losses(
     victim: Dreamer, recipe: Recipe, params: Params, imagined: Imagined, quantiles: jax.Array
 ) -> Losses:
     """Return the losses of actor (`policy`: REINFORCE, entropy) and critic (`value`), given the moved quantiles [2]."""
-    weight, belief = imagined.weight[:-1], jax.tree.map(lambda x: x[:-1], imagined.belief)
+    weight = imagined.weight[:-1]
     scale = jnp.maximum(1.0, quantiles[1] - quantiles[0])
     advantage = (imagined.returns - imagined.value[:-1]) / scale
-    policy = victim.policy(params, belief)
+    # Of all states, though the last has no return: the compiler then computes the values only once.
+    policy, value = (
+        jax.tree.map(lambda x: x[:-1], head(params, imagined.belief)) for head in (victim.policy, victim.value)
+    )
     gain = policy.log_prob(imagined.action[:-1]) * advantage + recipe.act_entropy * policy.entropy()
-    unlike = _unlike(victim.value(params, belief), imagined.returns, imagined.slow_value[:-1])
+    unlike = _unlike(value, imagined.returns, imagined.slow_value[:-1])
     return {"policy": -jnp.mean(weight * gain), "value": jnp.mean(weight * unlike)}
 
 
