@@ -9,6 +9,7 @@ import pytest
 
 from wmjax import cli, doctor
 from wmjax.grid import run as grid
+from wmjax.train import run as training
 
 
 @pytest.fixture
@@ -42,6 +43,14 @@ def wmjax(monkeypatch, capsys, tmp_path):
         (["convert", "absent.pt", "-o", "out.safetensors"], ["absent.pt", "no such file"]),
         (["convert", "wrong.toml", "-o", "out.safetensors"], ["wrong.toml", "not a checkpoint"]),
         (["convert", "wrong.toml", "-o", "out.bin"], ["out.bin", ".safetensors"]),
+        (["train", "--task", "dmc_cartpole"], ["unknown task", "dmc_cartpole_balance"]),
+        (["train", "--task", "dmc_reacher_easy", "--agent", "ppo"], ["unknown agent 'ppo'", "infonce"]),
+        (["train", "--task", "dmc_reacher_easy", "--size", "1g"], ["unknown size '1g'", "tiny"]),
+        (["train", "--task", "dmc_reacher_easy", "--seeds", "1", "1"], ["seeds are (1, 1)"]),
+        (["train", "--task", "dmc_reacher_easy", "--set", "lr = fast"], ["lr = fast"]),
+        (["train", "--task", "dmc_reacher_easy", "--out", "wrong.toml"], ["wrong.toml", "cannot be written"]),
+        (["export", "nobody", "-o", "latest.pt"], ["unknown agent", "nobody"]),
+        (["export", "dmc_cartpole_balance_r2dreamer_1m", "-o", "a.bin"], ["a.bin", ".pt"]),
         (["zoo", "c/a.safetensors"], ["unknown agent", "c/a.safetensors", "dmc_cartpole_balance_r2dreamer_1m"]),
         (["zoo", "nobody"], ["nobody", "known", "dmc_cartpole_balance_r2dreamer_1m"]),
     ],
@@ -130,6 +139,32 @@ def test_progress_is_plain_lines_where_nobody_watches(wmjax, monkeypatch):
         "90 % (45/50 agent steps)",
         "100 % (50/50 agent steps)",
     ]
+
+
+def test_training_says_how_far_it_is_and_where_the_agent_went(wmjax, monkeypatch, tmp_path):
+    def fake(job, *, on_progress):
+        for steps, score in ((50, [None]), (60, [12.4]), (100, [25.6])):
+            on_progress(training.Progress(steps, 100, {"episode/score": score}))
+        return job
+
+    monkeypatch.setattr(training, "train", fake)
+    monkeypatch.setattr("wmjax.train.finish.finish", lambda job: [job.folder / f"{job.name}.safetensors"])
+    code, out, _ = wmjax("train", "--task", "dmc_reacher_easy", "--out", "run")
+    assert code == 0
+    assert out.splitlines() == [
+        "50 of 100 environment steps: first episodes",
+        "60 of 100 environment steps: return 12",
+        "100 of 100 environment steps: return 26",
+        "agent: run/dmc_reacher_easy_r2dreamer_tiny.safetensors",
+    ]
+
+    def diverging(job, *, on_progress):
+        raise FloatingPointError("the loss is no longer finite after 7 updates")
+
+    monkeypatch.setattr(training, "train", diverging)
+    code, _, err = wmjax("train", "--task", "dmc_reacher_easy", "--out", "run")
+    assert code == 1
+    assert err.startswith("wmjax: the loss is no longer finite after 7 updates; ")
 
 
 def test_help_names_a_document_that_exists(wmjax):

@@ -11,61 +11,84 @@ import numpy as np
 import pytest
 from programs import QUICK
 
+import wmjax
 from wmjax import envs
 from wmjax.core.errors import InputError
-from wmjax.train import run, sizes, trainer
+from wmjax.train import finish, run, sizes
 from wmjax.train.job import prepare
-from wmjax.train.play import Task
 from wmjax.train.recipe import Recipe
+from wmjax.train.trainer import Plan, untrained
 
 TASK = "dmc_cartpole_balance"
 SMALL = ["batch_size = 2", "batch_length = 3", "imag_horizon = 2", "env_num = 2", "train_ratio = 3", "max_size = 40"]
+PROGRAMS = {
+    "_first": jax.jit(run.first, static_argnums=(0, 1), compiler_options=QUICK),
+    "_call": jax.jit(run.call, static_argnums=(0, 1, 2), donate_argnums=4, compiler_options=QUICK),
+}
 
 
 @pytest.fixture
-def small(monkeypatch):
-    """Make "tiny" agents tiny indeed."""
+def quick(monkeypatch):
+    """Make "tiny" agents tiny indeed, episodes of 4 steps, calls of 2 updates; compile quickly, evaluate nothing."""
     monkeypatch.setitem(sizes.SIZES, "tiny", dict(deter=16, hidden=8, discrete=4, depth=2, units=8))
+    monkeypatch.setitem(envs.TASKS, TASK, replace(envs.TASKS[TASK], episode_steps=4))
+    for name, program in PROGRAMS.items():
+        monkeypatch.setattr(run, name, program)
+    monkeypatch.setattr(run, "UPDATES", 2)
+    monkeypatch.setattr(run, "EVALUATIONS", 0)
 
 
-def test_rounds(small):
-    env = envs.make(TASK, backend="device")
-    victim = sizes.victim("r2dreamer", "tiny", 1)
-    recipe = Recipe(batch_size=2, batch_length=3, imag_horizon=2, env_num=2, train_ratio=3, max_size=40)
-    plan = trainer.Plan(victim, recipe, env.world, 20)
-    assert plan.round == (1, 1)
-    assert replace(plan, recipe=replace(recipe, train_ratio=1)).round == (3, 1)
-    assert replace(plan, recipe=replace(recipe, train_ratio=6)).round == (1, 2)
-    task = Task(dict(env.params), env.scene, jnp.int32(4))
-    begin = jax.jit(trainer.start, static_argnums=0, compiler_options=QUICK)
-    go_on = jax.jit(trainer.rounds, static_argnums=(0, 3), compiler_options=QUICK)
-    state = begin(plan, task, jax.random.key(0))
-    assert int(state.replay.count) == recipe.batch_length + 2
-    assert int(state.learner.updates) == 0
-    state, metrics = go_on(plan, task, state, 9)
-    assert int(state.replay.count) == 14
-    assert int(state.learner.updates) == 9
-    assert all(np.isfinite(value) for value in jax.tree.leaves(metrics))
-    moments = jax.tree.map(lambda x: np.asarray(x[:, :14]), state.replay.moments)
-    first, last = (np.tile(np.arange(14) % 5 == at, (2, 1)) for at in (0, 4))  # 4 steps make 5 frames
+def test_as_many_updates_a_frame_as_asked_for():
+    plan = Plan(sizes.victim("r2dreamer", "tiny", 1), Recipe(), envs.make(TASK, backend="device").world, 20)
+    ratios = {512: (1, 8), 64: (1, 1), 32: (2, 1), 96: (2, 3)}  # 16 episodes side by side, batches of 1024 frames
+    assert {ratio: replace(plan, recipe=Recipe(train_ratio=ratio)).round for ratio in ratios} == ratios
+
+
+def test_playing_and_learning(quick, tmp_path, monkeypatch):
+    job = prepare(TASK, "r2dreamer", "tiny", steps=52, changes=SMALL, out=tmp_path)
+    trained = run.train(job)
+    assert [row["updates"] for row in trained.log] == [2, 4, 6, 8]
+    assert trained.log[-1]["steps"] == 52
+    replay = trained.state.replay
+    assert replay.count == 13
+    moments = jax.tree.map(lambda x: np.asarray(x[0, :, :13]), replay.moments)
+    first, last = (np.tile(np.arange(13) % 5 == at, (2, 1)) for at in (0, 4))  # 4 steps make 5 frames
     np.testing.assert_array_equal(moments.is_first, first)
     np.testing.assert_array_equal(moments.is_last, last)
     assert np.all(moments.action[last] == 0)
     assert np.all(moments.action[~last] != 0)
     assert np.all(moments.reward[first] == 0)
     assert np.all(moments.reward[~first] > 0)
-    np.testing.assert_allclose(state.play.scores, moments.reward[:, 5:10].sum(1), rtol=1e-6)
-    assert len({frame.tobytes() for frame in moments.image.reshape(-1, 64 * 64 * 3)}) > 14
+    np.testing.assert_allclose(trained.state.play.scores[0], moments.reward[:, 5:10].sum(1), rtol=1e-6)
+    assert len({frame.tobytes() for frame in moments.image.reshape(-1, 64 * 64 * 3)}) == 26
+    before = untrained(trained.plan, jax.random.key(0)).params
+    (params,) = run.agents(trained.state)
+    moved = {part: not same(params[part], before[part]) for part in params}
+    assert all(moved.values()), moved
+    events = list((tmp_path / "tensorboard" / "seed_0").glob("events.*"))
+    assert len(events) == 1
 
+    played = []
 
-@pytest.fixture
-def quick(small, monkeypatch):
-    """Short calls of programs that are compiled quickly, and no evaluation."""
-    programs = dict(static_argnums=(0, 1)), dict(static_argnums=(0, 1, 2), donate_argnums=4)
-    for name, options in zip(("first", "call"), programs, strict=True):
-        monkeypatch.setattr(run, f"_{name}", jax.jit(getattr(run, name), **options, compiler_options=QUICK))
-    monkeypatch.setattr(run, "UPDATES", 2)
-    monkeypatch.setattr(run, "EVALUATIONS", 0)
+    def returns(victim, params, task, backend, seeds, workers, *, name):
+        played.append((name, backend))
+        return np.arange(20.0) + 100 * bool(name)
+
+    monkeypatch.setattr(finish, "clean_returns", returns)
+    monkeypatch.setattr(finish, "random_returns", lambda task, seeds: np.arange(20.0))
+    (path,) = finish.finish(trained)
+    name = "dmc_cartpole_balance_r2dreamer_tiny"
+    assert path == tmp_path / f"{name}.safetensors"
+    assert played == [(name, "device"), (name, "host"), ("", "device")]
+    loaded, kept = wmjax.load(path)
+    assert loaded == trained.plan.victim
+    assert same(kept, params)
+    card = path.with_suffix(".md").read_text()
+    assert f"# {name}" in card
+    assert job.command in card
+    wmjax.export(path, tmp_path / "latest.pt")
+    wmjax.convert(tmp_path / "latest.pt", tmp_path / "back.safetensors", stoch=32, agent="r2dreamer")
+    assert same(wmjax.load(tmp_path / "back.safetensors")[1], params)
 
 
 def same(a, b):
@@ -80,8 +103,6 @@ def key_data(x):
 def test_a_stopped_run_ends_as_one_that_was_not(quick, tmp_path, monkeypatch):
     job = prepare(TASK, "r2dreamer", "tiny", steps=52, changes=SMALL, out=tmp_path / "whole")
     whole = run.train(job)
-    assert [row["updates"] for row in whole.log] == [2, 4, 6, 8]
-    assert whole.log[-1]["steps"] == 52
 
     def interrupt(progress):
         if progress.row["updates"] == 4:
@@ -119,7 +140,6 @@ def test_a_stopped_run_ends_as_one_that_was_not(quick, tmp_path, monkeypatch):
     (killed.folder / "run.json").write_text("{")
     with pytest.raises(InputError, match=r"run\.json: cannot be read"):
         run.train(killed)
-    assert list((killed.folder / "tensorboard" / "seed_0").glob("events.*"))
     for file in (asked.folder / "checkpoints").rglob("*"):
         if file.is_file():
             file.write_bytes(b"\0")
@@ -128,11 +148,18 @@ def test_a_stopped_run_ends_as_one_that_was_not(quick, tmp_path, monkeypatch):
 
 
 def test_a_run_that_diverges_says_so_and_keeps_its_last_checkpoint(quick, tmp_path, monkeypatch):
+    def diverging(plan, mesh, length, task, state):
+        state, metrics = PROGRAMS["_call"](plan, mesh, length, task, state)
+        bad = state.learner.updates == 4
+        return state, metrics | {"opt/loss": jnp.where(bad, jnp.nan, metrics["opt/loss"])}
+
+    monkeypatch.setattr(run, "_call", diverging)
     monkeypatch.setattr(run, "SAVE_EVERY", 0.0)
-    changes = [*SMALL, "lr = 1e30", "warmup = 0"]
-    job = prepare(TASK, "r2dreamer", "tiny", steps=100, changes=changes, out=tmp_path / "run")
-    with pytest.raises(FloatingPointError, match="no longer finite after"):
+    job = prepare(TASK, "r2dreamer", "tiny", steps=52, changes=SMALL, out=tmp_path / "run")
+    with pytest.raises(FloatingPointError, match="no longer finite after 4 updates"):
         run.train(job)
+    monkeypatch.setattr(run, "_call", PROGRAMS["_call"])
+    assert [row["updates"] for row in run.train(job).log] == [2, 4, 6, 8]
 
 
 @pytest.mark.parametrize(

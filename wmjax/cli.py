@@ -179,7 +179,7 @@ def _execute(command: Command) -> int:
         case View():
             _view(command)
         case Train():
-            _train(command)
+            return _train(command)
         case Convert():
             from wmjax.victims.convert import convert
 
@@ -309,7 +309,7 @@ def _view(command: View) -> None:
     serve(command.folder, command.port, ready)
 
 
-def _train(command: Train) -> None:
+def _train(command: Train) -> int:
     runtime.use_compilation_cache()
     with _undisturbed():
         from wmjax.train.finish import finish
@@ -334,6 +334,9 @@ def _train(command: Train) -> None:
 
     try:
         trained = train(job, on_progress=show)
+    except FloatingPointError as error:
+        print(f"wmjax: {error}; its last checkpoint is kept, try a lower lr", file=sys.stderr)
+        return 1
     finally:
         if bar.live.is_started:
             bar.stop()
@@ -341,6 +344,7 @@ def _train(command: Train) -> None:
         files = finish(trained)
     for file in files:
         print(f"agent: {file}")
+    return 0
 
 
 def _zoo(name: str | None) -> None:

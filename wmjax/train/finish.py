@@ -11,7 +11,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from wmjax import envs
-from wmjax.train.card import Facts, Point, write_card
+from wmjax.train.card import Facts, Point, margin, write_card
 from wmjax.train.evaluate import clean_returns, random_returns
 from wmjax.train.job import Job
 from wmjax.train.learner import split
@@ -27,6 +27,13 @@ SEEDS = range(20, 40)
 BACKENDS = ("device", "host")
 """What these are played on; the device comes first, for the agents that the trained one is compared with."""
 
+CLEARLY = 5.0
+"""Standard errors by which an agent must beat itself untrained, or its card warns."""
+
+_CAVEAT = (
+    "This agent is not clearly better than an untrained one: what attacks do to it says nothing about how robust a "
+    "trained agent is."
+)
 _VERSIONS = ("wmjax", "jax", "mujoco")
 
 
@@ -42,6 +49,9 @@ def finish(trained: Trained, seeds: range = SEEDS) -> list[Path]:
         path = job.folder / f"{name}.safetensors"
         _write(path, job, seed, plan.victim, params)
         before = untrained(plan, jax.random.key(seed)).params
+        returns = {back: _returns(plan.victim, params, job.task, back, seeds, name) for back in BACKENDS}
+        untaught = {"device": _returns(plan.victim, before, job.task, "device", seeds, "")}
+        _, errors = margin(returns["device"], untaught["device"])
         facts = Facts(
             name=name,
             task=job.task,
@@ -57,9 +67,10 @@ def finish(trained: Trained, seeds: range = SEEDS) -> list[Path]:
             versions={package: importlib.metadata.version(package) for package in _VERSIONS},
             command=job.command,
             seeds=seeds,
-            trained={backend: _returns(plan.victim, params, job.task, backend, seeds, name) for backend in BACKENDS},
-            untrained={"device": _returns(plan.victim, before, job.task, "device", seeds, "")},
+            trained=returns,
+            untrained=untaught,
             random=by_chance,
+            caveat=None if errors > CLEARLY else _CAVEAT,
             curve=[
                 Point(row["steps"], row["episode/score"][i], row.get("episode/eval_score", _none(job))[i])
                 for row in trained.log
