@@ -14,7 +14,7 @@ from programs import QUICK
 import wmjax
 from wmjax import envs
 from wmjax.core.errors import InputError
-from wmjax.train import finish, run, sizes
+from wmjax.train import finish, run, seeds, sizes
 from wmjax.train.job import prepare
 from wmjax.train.recipe import Recipe
 from wmjax.train.trainer import Plan, untrained
@@ -22,8 +22,8 @@ from wmjax.train.trainer import Plan, untrained
 TASK = "dmc_cartpole_balance"
 SMALL = ["batch_size = 2", "batch_length = 3", "imag_horizon = 2", "env_num = 2", "train_ratio = 3", "max_size = 40"]
 PROGRAMS = {
-    "_first": jax.jit(run.first, static_argnums=(0, 1), compiler_options=QUICK),
-    "_call": jax.jit(run.call, static_argnums=(0, 1, 2), donate_argnums=4, compiler_options=QUICK),
+    "begin": jax.jit(seeds.begin.__wrapped__, static_argnums=(0, 1), compiler_options=QUICK),
+    "go_on": jax.jit(seeds.go_on.__wrapped__, static_argnums=(0, 1, 2), donate_argnums=4, compiler_options=QUICK),
 }
 
 
@@ -62,7 +62,7 @@ def test_playing_and_learning(quick, tmp_path, monkeypatch):
     np.testing.assert_allclose(trained.state.play.scores[0], moments.reward[:, 5:10].sum(1), rtol=1e-6)
     assert len({frame.tobytes() for frame in moments.image.reshape(-1, 64 * 64 * 3)}) == 26
     before = untrained(trained.plan, jax.random.key(0)).params
-    (params,) = run.agents(trained.state)
+    (params,) = seeds.agents(trained.state)
     moved = {part: not same(params[part], before[part]) for part in params}
     assert all(moved.values()), moved
     events = list((tmp_path / "tensorboard" / "seed_0").glob("events.*"))
@@ -149,16 +149,16 @@ def test_a_stopped_run_ends_as_one_that_was_not(quick, tmp_path, monkeypatch):
 
 def test_a_run_that_diverges_says_so_and_keeps_its_last_checkpoint(quick, tmp_path, monkeypatch):
     def diverging(plan, mesh, length, task, state):
-        state, metrics = PROGRAMS["_call"](plan, mesh, length, task, state)
+        state, metrics = PROGRAMS["go_on"](plan, mesh, length, task, state)
         bad = state.learner.updates == 4
         return state, metrics | {"opt/loss": jnp.where(bad, jnp.nan, metrics["opt/loss"])}
 
-    monkeypatch.setattr(run, "_call", diverging)
+    monkeypatch.setattr(run, "go_on", diverging)
     monkeypatch.setattr(run, "SAVE_EVERY", 0.0)
     job = prepare(TASK, "r2dreamer", "tiny", steps=52, changes=SMALL, out=tmp_path / "run")
     with pytest.raises(FloatingPointError, match="no longer finite after 4 updates"):
         run.train(job)
-    monkeypatch.setattr(run, "_call", PROGRAMS["_call"])
+    monkeypatch.setattr(run, "go_on", PROGRAMS["go_on"])
     assert [row["updates"] for row in run.train(job).log] == [2, 4, 6, 8]
 
 

@@ -15,7 +15,8 @@ from wmjax.train.card import Facts, Point, margin, write_card
 from wmjax.train.evaluate import clean_returns, random_returns
 from wmjax.train.job import Job
 from wmjax.train.learner import split
-from wmjax.train.run import Trained, agents
+from wmjax.train.run import Trained
+from wmjax.train.seeds import agents
 from wmjax.train.trainer import untrained
 from wmjax.victims.base import Params
 from wmjax.victims.dreamer import Dreamer

@@ -8,13 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from wmjax import envs
 from wmjax.core.errors import InputError
@@ -24,11 +22,9 @@ from wmjax.train.checkpoint import checkpoints, restore, save
 from wmjax.train.curves import Curves
 from wmjax.train.evaluate import clean_returns
 from wmjax.train.job import Job
-from wmjax.train.learner import Metrics
 from wmjax.train.play import Task
-from wmjax.train.trainer import Plan, Training, rounds, start
-from wmjax.victims.base import Params
-from wmjax.victims.dreamer import Dreamer
+from wmjax.train.seeds import agents, begin, devices, go_on, placed
+from wmjax.train.trainer import Plan, Training
 
 UPDATES = 50
 """About how many updates a call makes: between calls a run is logged, saved and can be stopped."""
@@ -41,8 +37,6 @@ EVALUATIONS = 20
 
 EVALUATION_SEEDS = range(10_000, 10_005)
 """Of the episodes of each: others than cards and studies use."""
-
-_SEEDS = "seeds"  # the one axis of the mesh of devices
 
 Row = dict[str, Any]
 """A line of the log: `steps`, `updates`, `seconds`, and what was logged, a list with a number a seed each."""
@@ -83,19 +77,18 @@ def train(job: Job, *, on_progress: Callable[[Progress], None] = lambda progress
     victim = sizes.victim(job.agent, job.size, env.spec.action_size)
     plan = Plan(victim, job.recipe, env.world, job.recipe.max_size // job.recipe.env_num)
     task = Task(dict(env.params), env.scene, jnp.int32(env.spec.episode_steps))
-    keys, mesh = jax.vmap(jax.random.key)(np.asarray(job.seeds, np.uint32)), _devices(len(job.seeds))
+    keys, mesh = jax.vmap(jax.random.key)(np.asarray(job.seeds, np.uint32)), devices(len(job.seeds))
     # Whole calls only: every call is the same program, however the run was cut into pieces.
     length = max(1, UPDATES // plan.round[1])
     _claim(job)
     with checkpoints(job.folder / "checkpoints") as kept, _after_the_call() as interrupted:
-        found = restore(kept, jax.eval_shape(partial(first, plan, mesh), task, keys))
-        state, log = (_first(plan, mesh, task, keys), []) if found is None else found
-        state = jax.device_put(state, NamedSharding(mesh, PartitionSpec(_SEEDS)))
+        found = restore(kept, begin.eval_shape(plan, mesh, task, keys))
+        state, log = (begin(plan, mesh, task, keys), []) if found is None else (placed(found[0], mesh), found[1])
         saved = time.monotonic()
         began = saved - (log[-1]["seconds"] if log else 0.0)
         with Curves(job.folder / "tensorboard", job.seeds, _steps(plan, state)) as curves:
             while (done := _steps(plan, state)) < job.steps:
-                state, metrics = _call(plan, mesh, length, task, state)
+                state, metrics = go_on(plan, mesh, length, task, state)
                 steps = _steps(plan, state)
                 row: Row = {
                     "steps": steps,
@@ -104,7 +97,7 @@ def train(job: Job, *, on_progress: Callable[[Progress], None] = lambda progress
                     **{name: _numbers(values) for name, values in metrics.items()},
                 }
                 if _parts(steps, job.steps) > _parts(done, job.steps):
-                    row["episode/eval_score"] = _evaluated(victim, job, state)
+                    row["episode/eval_score"] = _evaluated(plan, job, state)
                 row["seconds"] = round(time.monotonic() - began, 1)
                 if None in row["opt/loss"]:
                     raise FloatingPointError(f"the loss is no longer finite after {row['updates']} updates")
@@ -119,49 +112,9 @@ def train(job: Job, *, on_progress: Callable[[Progress], None] = lambda progress
     return Trained(job, plan, state, log)
 
 
-def first(plan: Plan, mesh: Mesh, task: Task, keys: jax.Array) -> Training:
-    """Return the states [S, ...] that the seeds' `keys` [S] begin with."""
-    return _over_seeds(partial(start, plan), mesh, task, keys)
-
-
-def call(plan: Plan, mesh: Mesh, length: int, task: Task, state: Training) -> tuple[Training, Metrics]:
-    """Return the states [S, ...] after `length` rounds, and what was logged [S]."""
-    return _over_seeds(partial(rounds, plan, number=length), mesh, task, state)
-
-
-_first = jax.jit(first, static_argnums=(0, 1))
-_call = jax.jit(call, static_argnums=(0, 1, 2), donate_argnums=4)
-
-
-def _over_seeds(function: Callable[[Task, Any], Any], mesh: Mesh, task: Task, states: Any) -> Any:
-    """Map `function` over an axis of seeds in front, spread over devices; a single one is no batch, which is faster."""
-
-    def local(task: Task, states: Any) -> Any:
-        if len(jax.tree.leaves(states)[0]) > 1:
-            return jax.vmap(partial(function, task))(states)
-        return jax.tree.map(lambda x: x[None], function(task, jax.tree.map(lambda x: x[0], states)))
-
-    seeds = PartitionSpec(_SEEDS)
-    spread = jax.shard_map(local, mesh=mesh, in_specs=(PartitionSpec(), seeds), out_specs=seeds, check_vma=False)
-    return spread(task, states)
-
-
-def _devices(seeds: int) -> Mesh:
-    """Return the devices that train so many seeds: the most that share them equally."""
-    found = jax.local_devices()
-    number = max(n for n in range(1, len(found) + 1) if seeds % n == 0)
-    return Mesh(np.array(found[:number]), (_SEEDS,))
-
-
-def agents(trained: Training) -> list[Params]:
-    """Return the weights of every seed's agent."""
-    seeds = len(trained.learner.updates)
-    return [jax.tree.map(lambda x, i=i: x[i], trained.learner.params) for i in range(seeds)]
-
-
-def _evaluated(victim: Dreamer, job: Job, state: Training) -> list[float]:
+def _evaluated(plan: Plan, job: Job, state: Training) -> list[float]:
     """Return the mean return of each agent's clean episodes."""
-    played = (clean_returns(victim, params, job.task, "device", EVALUATION_SEEDS) for params in agents(state))
+    played = (clean_returns(plan.victim, params, job.task, "device", EVALUATION_SEEDS) for params in agents(state))
     return [float(returns.mean()) for returns in played]
 
 
