@@ -6,7 +6,7 @@ CPUs. There they also go through a batch a few frames at a time, so that what is
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from jax import lax
 
 from wmjax.core.correlation import EXACT, combine, correlate, goes_by_tiles, kernel_gradient
 
-__all__ = ["EXACT", "conv", "conv_pool", "max_pool", "up_conv"]
+__all__ = ["EXACT", "MANY", "conv", "conv_pool", "max_pool", "up_conv"]
 
 FRAMES = 8
 """Frames of a batch that CPUs take at a time."""
@@ -144,7 +144,8 @@ Residuals = tuple[jax.Array, jax.Array, jax.Array]
 
 def _conv_pool_fwd(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> tuple[jax.Array, Residuals]:
     def pooled(x: jax.Array) -> tuple[Frames, Frames]:
-        return _first_maximum(list(_windows_of_conv(x, kernel) + lax.expand_dims(bias, range(4)))), ()
+        windows = _windows_of_conv(x, kernel) + lax.expand_dims(bias, range(4))
+        return _first_maximum([windows[..., pixel, :] for pixel in range(4)]), ()
 
     (y, winner), _ = _by_frames(pooled, x)
     return y, (x, kernel, winner)
@@ -175,40 +176,41 @@ def _goes_by_windows(x: jax.Array, kernel: jax.Array) -> bool:
 
 
 def _windows_of_conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Convolve, and sort the pixels of every 2x2 window: [4, B, H // 2, W // 2, O]."""
-    outputs = kernel.shape[3]
+    """Convolve, and put the pixels of every 2x2 window together: [B, H // 2, W // 2, 4, O]."""
     if not _goes_by_windows(x, kernel):
         return _windows(_conv(x, kernel))
-    _, batch, height, width, inputs = _windows(x).shape
-    x = jnp.moveaxis(_windows(x), 0, 3).reshape(batch, height, width, 4 * inputs)
-    kernel = _phases(kernel)
-    y = _conv(x, kernel.reshape(*kernel.shape[:2], 4 * inputs, 4 * outputs))
-    return jnp.moveaxis(y.reshape(batch, height, width, 4, outputs), 3, 0)
+    x = _windows(x)
+    *pixels, inputs = x.shape
+    x, kernel = x.reshape(*pixels[:3], 4 * inputs), _phases(kernel)
+    y = _conv(x, kernel.reshape(*kernel.shape[:2], 4 * inputs, -1))
+    return y.reshape(*pixels, -1)
 
 
 def _windows(x: jax.Array) -> jax.Array:
-    """Return the four pixels of every 2x2 window of `x` [B, H, W, C], row by row: [4, B, H // 2, W // 2, C]."""
+    """Return the four pixels of every 2x2 window of `x` [B, H, W, C], row by row: [B, H // 2, W // 2, 4, C]."""
     batch, height, width, channels = x.shape
     height, width = height // 2, width // 2
     x = x[:, : 2 * height, : 2 * width].reshape(batch, height, 2, width, 2, channels)
-    return x.transpose(2, 4, 0, 1, 3, 5).reshape(4, batch, height, width, channels)
+    return jnp.swapaxes(x, 2, 3).reshape(batch, height, width, 4, channels)
 
 
 @jax.named_scope("pool")
 def _to_winners(winner: jax.Array, dy: jax.Array) -> jax.Array:
-    """Return `dy` [...] where the winner is, and zeros at the three others: [4, ...]."""
-    return jnp.stack([jnp.where(winner == index, dy, 0.0) for index in range(4)])
+    """Return `dy` [..., C] where the winner is, and zeros at the three others: [..., 4, C]."""
+    position = lax.expand_dims(jnp.arange(4, dtype=jnp.int8)[:, None], range(dy.ndim - 1))
+    return jnp.where(winner[..., None, :] == position, dy[..., None, :], 0.0)
 
 
 @jax.named_scope("pool")
 def _first_alike(winner: jax.Array, x: jax.Array, size: int) -> jax.Array:
     """Return the first pixel of its window whose patch of `x`, under a kernel of `size`, is equal to the winner's."""
     marks = _corners(_marks(x, size))
-    for j in range(1, 4):
-        for i in range(j):
-            # A reduction, where `&` would do: XLA's CPU backend computes its result once, not once a channel.
-            same = jnp.all(jnp.abs(marks[i] - marks[j]) < SAME, axis=3, keepdims=True)
-            winner = jnp.where((winner == j) & same, jnp.int8(i), winner)
+    pairs = [(first, second) for second in range(1, 4) for first in range(second)]
+    bits = [(jnp.abs(marks[i] - marks[j]) < SAME).astype(jnp.uint8) << n for n, (i, j) in enumerate(pairs)]
+    # A reduction, where `&` would do: XLA's CPU backend computes its result once, not once a channel.
+    alike = jnp.bitwise_and.reduce(reduce(jnp.bitwise_or, bits), axis=3, keepdims=True)
+    for n, (i, j) in enumerate(pairs):
+        winner = jnp.where((winner == j) & (alike & (1 << n) != 0), jnp.int8(i), winner)
     return winner
 
 

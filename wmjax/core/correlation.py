@@ -33,8 +33,8 @@ def correlate(x: jax.Array, kernel: jax.Array, lo: int) -> jax.Array:
 
 def kernel_gradient(x: jax.Array, dy: jax.Array, size: int) -> jax.Array:
     """Return the gradient [size, size, I, O] of the kernel, from `x` [B, H, W, I] and that of the outputs, `dy`."""
-    by_sides, direct = partial(_by_sides, size=size), partial(_directly, size=size)
-    return lax.platform_dependent(x, dy, cpu=by_sides, default=direct)
+    by_taps, direct = partial(_by_taps, size=size), partial(_directly, size=size)
+    return lax.platform_dependent(x, dy, cpu=by_taps, default=direct)
 
 
 def goes_by_tiles(x: jax.Array, kernel: jax.Array) -> bool:
@@ -61,23 +61,20 @@ def _direct(x: jax.Array, kernel: jax.Array, *, lo: int) -> jax.Array:
     return y[..., :outputs]
 
 
-def _by_sides(x: jax.Array, dy: jax.Array, *, size: int) -> jax.Array:
-    """Return the kernel's gradient as one product of matrices, rows of the kernel to its left and columns to its right.
+def _by_taps(x: jax.Array, dy: jax.Array, *, size: int) -> jax.Array:
+    """Return the kernel's gradient as one product of matrices, of which the left one has x under every tap.
 
-        dK[u, v] = sum_(p, q) x[p + u - lo, q]^T dy[p, q - v + lo]
-
-    All u side by side make x `size` times as wide, and all v dy, so that both factors are wide enough for speed.
+    dK[u, v] = sum_(p, q) x[p + u - lo, q + v - lo]^T dy[p, q]
     """
     _, height, width, inputs = x.shape
-    rest, wide = size - 1, width + size - 1
-    sides = (rest // 2, size // 2)
+    sides = ((size - 1) // 2, size // 2)
     # The pixels last on the left: then nothing is left to transpose.
     x = jnp.pad(jnp.moveaxis(x, 3, 0), [(0, 0), (0, 0), sides, sides])
-    rows = jnp.concatenate([x[:, :, u : u + height] for u in range(size)])
-    dy = jnp.pad(dy, [(0, 0), (0, 0), (rest, rest), (0, 0)])
-    columns = jnp.concatenate([dy[:, :, rest - v : rest - v + wide] for v in range(size)], axis=3)
-    product = lax.dot_general(rows, columns, (((1, 2, 3), (0, 1, 2)), ((), ())), precision=EXACT)
-    return jnp.swapaxes(product.reshape(size, inputs, size, -1), 1, 2)
+    # Columns, then rows: most of what is copied lies in long runs.
+    x = jnp.concatenate([x[..., v : v + width] for v in range(size)])
+    x = jnp.concatenate([x[:, :, u : u + height] for u in range(size)])
+    product = lax.dot_general(x, dy, (((1, 2, 3), (0, 1, 2)), ((), ())), precision=EXACT)
+    return product.reshape(size, size, inputs, -1)
 
 
 def _directly(x: jax.Array, dy: jax.Array, *, size: int) -> jax.Array:

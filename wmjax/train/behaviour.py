@@ -39,20 +39,21 @@ def imagine(victim: Dreamer, recipe: Recipe, params: Params, start: Belief, nois
     """Follow the policy in the model alone, from `start` [N]."""
     params, start = jax.lax.stop_gradient((params, start))
 
-    def step(belief: Belief, drawn: tuple[jax.Array, jax.Array]) -> tuple[Belief, tuple[Belief, jax.Array]]:
+    def step(belief: Belief, drawn: tuple[jax.Array, jax.Array]) -> tuple[Belief, tuple]:
         normal, gumbel = drawn
         action = victim.policy(params, belief).sample(normal)
-        return victim.imagine(params, belief, action, gumbel), (belief, action)
+        # Read here, and not at once in the end: the belief still lies in the cache.
+        read = [head(params, belief).mean() for head in (victim.value, victim.slow_value, victim.reward)]
+        goes_on = victim.cont(params, belief).prob()
+        return victim.imagine(params, belief, action, gumbel), (belief, action, goes_on, *read)
 
-    _, (belief, action) = jax.lax.scan(step, start, (noise.action, noise.prior))
-    value, reward = victim.value(params, belief).mean(), victim.reward(params, belief).mean()
-    goes_on = victim.cont(params, belief).prob()
+    _, (belief, action, goes_on, value, slow_value, reward) = jax.lax.scan(step, start, (noise.action, noise.prior))
     live, on = goes_on * recipe.discount, jnp.full_like(value, recipe.lamb)
     return Imagined(
         belief=belief,
         action=action,
         value=value,
-        slow_value=victim.slow_value(params, belief).mean(),
+        slow_value=slow_value,
         returns=lambda_returns(reward, live, on, value),
         weight=jnp.cumprod(live, axis=0),
         reward=reward,
@@ -88,7 +89,7 @@ def imagined_losses(
     weight = imagined.weight[:-1]
     scale = jnp.maximum(1.0, quantiles[1] - quantiles[0])
     advantage = (imagined.returns - imagined.value[:-1]) / scale
-    # Of all states, though the last has no return: the compiler then computes the values only once.
+    # Of all states, though the last has no return: to leave it out first would copy the beliefs.
     policy, value = (
         jax.tree.map(lambda x: x[:-1], head(params, imagined.belief)) for head in (victim.policy, victim.value)
     )

@@ -72,7 +72,5 @@ class Recipe:
         return 1 - 1 / self.horizon
 
 
-SMALL = Recipe(
-    batch_size=8, batch_length=32, train_ratio=64, env_num=8, max_size=100_000, lr=4e-4, warmup=200
-)  # fmt: skip
-"""Smaller batches of younger frames, and a higher rate, which small networks bear."""
+SMALL = Recipe(batch_size=8, batch_length=32, train_ratio=32, env_num=8, max_size=50_000, lr=1e-3, warmup=200)
+"""Smaller batches, of more and younger frames, and a rate that small networks bear."""

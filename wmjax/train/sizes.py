@@ -1,5 +1,7 @@
 """The sizes of agents that are trained here, by the names of the reference configurations."""
 
+from dataclasses import replace
+
 from wmjax.core.errors import unknown_name
 from wmjax.train.recipe import SMALL, Recipe
 from wmjax.victims.dreamer import AGENTS, Dreamer
@@ -13,12 +15,12 @@ SIZES: dict[str, dict[str, int]] = {
     "12m": dict(deter=2048, hidden=256, discrete=16, depth=16, units=256),
     "25m": dict(deter=3072, hidden=384, discrete=24, depth=24, units=384),
 }
-"""What differs between the sizes; "12m" and "25m" are the reference's, whose names count an agent of its own suite."""
+"""What differs between the sizes; "12m" and "25m" are the reference's."""
 
-RECIPES = {"tiny": SMALL, "1m": SMALL, "12m": Recipe(), "25m": Recipe()}
+RECIPES = {"tiny": SMALL, "1m": replace(SMALL, lr=4e-4), "12m": Recipe(), "25m": Recipe()}
 """How each size is trained, unless said otherwise."""
 
-STEPS = {"tiny": 400_000, "1m": 400_000, "12m": 1_000_000, "25m": 1_000_000}
+STEPS = {"tiny": 200_000, "1m": 400_000, "12m": 1_000_000, "25m": 1_000_000}
 """For how many environment steps."""
 
 

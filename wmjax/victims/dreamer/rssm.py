@@ -49,7 +49,9 @@ class RSSM(nn.Module):
         x = jnp.concatenate([blockwise(deter), shared], axis=-1).reshape(batch, -1)
         for linear, norm in zip(self.core, self.core_norm, strict=True):
             x = nn.silu(norm(linear(x)))
-        reset, candidate, update = (g.reshape(batch, -1) for g in jnp.split(blockwise(self.gates(x)), 3, axis=-1))
+        gates = jnp.split(blockwise(self.gates(x)), 3, axis=-1)
+        # Block by block, a copy: fused with what follows, as a reshape is, it costs many times more on CPUs.
+        reset, candidate, update = (jnp.concatenate(jnp.split(g, self.blocks, axis=1), axis=-1)[:, 0] for g in gates)
         candidate = jnp.tanh(nn.sigmoid(reset) * candidate)
         update = nn.sigmoid(update - 1.0)
         return update * candidate + (1.0 - update) * deter
