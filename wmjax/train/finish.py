@@ -16,7 +16,7 @@ from wmjax.train.evaluate import clean_returns, random_returns
 from wmjax.train.job import Job
 from wmjax.train.learner import split
 from wmjax.train.run import Trained
-from wmjax.train.seeds import agents
+from wmjax.train.seeds import agents, devices
 from wmjax.train.trainer import untrained
 from wmjax.victims.base import Params
 from wmjax.victims.dreamer import Dreamer
@@ -64,7 +64,7 @@ def finish(trained: Trained, seeds: range = SEEDS) -> list[Path]:
             env_steps=trained.log[-1]["steps"],
             updates=trained.log[-1]["updates"],
             seconds=trained.log[-1]["seconds"],
-            machine=_machine(),
+            machine=_machine(len(job.seeds)),
             versions={package: importlib.metadata.version(package) for package in _VERSIONS},
             command=job.command,
             seeds=seeds,
@@ -103,6 +103,10 @@ def _none(job: Job) -> list[None]:
     return [None] * len(job.seeds)
 
 
-def _machine() -> str:
-    device = jax.local_devices()[0]
-    return f"{os.cpu_count()} CPU cores" if device.platform == "cpu" else device.device_kind
+def _machine(seeds: int) -> str:
+    """Return what so many seeds were trained on, in words."""
+    found, used = jax.local_devices(), devices(seeds).size
+    if found[0].platform != "cpu":
+        return f"{used} x {found[0].device_kind}"
+    cores = used if len(found) > 1 else len(os.sched_getaffinity(0))  # a device a core, or one for all of them
+    return f"{cores} CPU core{'s' * (cores > 1)}"

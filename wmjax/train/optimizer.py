@@ -73,8 +73,9 @@ def laprop(schedule: Schedule, beta1: float, beta2: float, eps: float) -> optax.
     """Normalise the gradient by its own size first, and average the result: the reverse of Adam."""
 
     def init(params: Params) -> LaPropState:
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        return LaPropState(jnp.zeros((), jnp.int32), zeros, zeros, jnp.zeros(()), jnp.zeros(()))
+        # Not the same zeros twice: a program that reuses the memory of its input could not take them.
+        mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
+        return LaPropState(jnp.zeros((), jnp.int32), mu, nu, jnp.zeros(()), jnp.zeros(()))
 
     def update(
         updates: optax.Updates, state: LaPropState, params: Params | None = None
