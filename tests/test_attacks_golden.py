@@ -233,7 +233,12 @@ def test_losses_and_gradients(golden, agrees, record_property, noise):
     starts_and_ends = {"shared": 9 + 5 * 4 + 4 * 4 + 1 + 2, "fresh": 5 * 4, "mode": 5}[noise]
     assert len(known) == starts_and_ends + {"shared": 3, "fresh": 3, "mode": 0}[noise] * 10
     names, images = [case.objective for case in known], [case.image for case in known]
-    result = on_golden_frame(loss_and_gradient, golden, Attack(noise=noise), names, images)
+    # In parts of fewer frames than are arranged for learning, as attacks' batches are: there the winner of a window at
+    # one stored point hangs on rounding.
+    size = {"shared": 26, "fresh": 25, "mode": 5}[noise]
+    parts = [slice(i, i + size) for i in range(0, len(known), size)]
+    played = [on_golden_frame(loss_and_gradient, golden, Attack(noise=noise), names[p], images[p]) for p in parts]
+    result = jax.tree.map(lambda *x: np.concatenate(x), *played)
     signs = defaultdict(list)
     for case, loss, gradient in zip(known, *by_run(result, len(names)), strict=True):
         agrees(f"{case.objective} {case.label} loss", loss, case.loss, RELATIVE)
