@@ -239,3 +239,10 @@ def test_bernoulli_stays_finite_when_certain(logit):
     slope = jax.grad(lambda x: Bernoulli(x).entropy())(coin.logit)
     for value in (coin.entropy(), coin.log_prob(jnp.float32(logit > 0)), coin.kl(coin), slope):
         assert np.abs(value) < 1e-6
+
+
+def test_a_latent_of_nan_is_no_sample():
+    logits = jnp.zeros((2, 3, 4)).at[0, 1, 2].set(jnp.nan)
+    for drawn in (OneHot.unimix(logits).sample(jnp.zeros((2, 3, 4))), OneHot.unimix(logits).mode()):
+        np.testing.assert_array_equal(jnp.isnan(drawn).all(-1), [[False, True, False], [False] * 3])
+        np.testing.assert_array_equal(jnp.isnan(drawn).any(-1), [[False, True, False], [False] * 3])

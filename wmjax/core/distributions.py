@@ -119,8 +119,9 @@ class OneHot:
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _straight_through(scores: jax.Array, soft: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """Return the largest of `scores` [..., K] as one-hot, with the derivative of `soft(scores)`."""
-    return jax.nn.one_hot(jnp.argmax(scores, axis=-1), scores.shape[-1], dtype=scores.dtype)
+    """Return the largest of `scores` [..., K] as one-hot, with the derivative of `soft(scores)`; NaN stays NaN."""
+    hard = jax.nn.one_hot(jnp.argmax(scores, axis=-1), scores.shape[-1], dtype=scores.dtype)
+    return jnp.where(jnp.isnan(jnp.max(scores, axis=-1, keepdims=True)), jnp.nan, hard)
 
 
 @_straight_through.defjvp
