@@ -73,8 +73,9 @@ def finish(trained: Trained, seeds: range = SEEDS) -> list[Path]:
             random=by_chance,
             caveat=None if errors > CLEARLY else _CAVEAT,
             curve=[
-                Point(row["steps"], row["episode/score"][i], row.get("episode/eval_score", _none(job))[i])
+                Point(row["steps"], row["episode/score"][i], scores[i] if scores else None)
                 for row in trained.log
+                for scores in [row.get("episode/eval_score")]
             ],
         )
         write_card(path.with_suffix(".md"), facts)
@@ -97,10 +98,6 @@ def _write(path: Path, job: Job, seed: int, victim: Dreamer, params: Params) -> 
         source_sha256=hashlib.sha256(origin.encode()).hexdigest(),
     )
     write(path, card, {name: np.asarray(x) for name, x in flatten_dict(params, sep="/").items()})
-
-
-def _none(job: Job) -> list[None]:
-    return [None] * len(job.seeds)
 
 
 def _machine(seeds: int) -> str:

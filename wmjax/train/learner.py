@@ -9,7 +9,7 @@ from wmjax.train.batch import Batch, Noise, draw
 from wmjax.train.behaviour import imagine, imagined_losses, moved, replayed_loss
 from wmjax.train.optimizer import optimizer
 from wmjax.train.recipe import SCALES, Recipe
-from wmjax.train.representation import LOSSES, grey, own_weights
+from wmjax.train.representation import LOSSES, grey, on_sphere, own_weights
 from wmjax.train.world import Losses, observe, world_losses
 from wmjax.victims.base import Belief, Params
 from wmjax.victims.dreamer import Dreamer
@@ -85,16 +85,13 @@ def follow(recipe: Recipe, params: Params, updates: jax.Array) -> Params:
         "ema_obs_proj": rate,
     }
     params = dict(params)
-    for part in FOLLOWERS.keys() & params.keys():
-        params[part] = jax.tree.map(
-            lambda slow, fast, rate=rates[part]: rate * fast + (1 - rate) * slow,
-            params[part],
-            params[FOLLOWERS[part]],
-        )
+    # In one order, always: another would be another program, with other last bits.
+    for part in filter(params.__contains__, FOLLOWERS):
+        mix = lambda slow, fast, rate=rates[part]: rate * fast + (1 - rate) * slow  # noqa: E731
+        params[part] = jax.tree.map(mix, params[part], params[FOLLOWERS[part]])
     if "prototypes" in params:
-        kernel = params["prototypes"]["kernel"]
-        norm = jnp.sqrt(jnp.sum(kernel**2, axis=0, keepdims=True))
-        params["prototypes"] = {"kernel": kernel / jnp.maximum(norm, 1e-12)}
+        centres, _ = on_sphere(params["prototypes"]["kernel"].T)
+        params["prototypes"] = {"kernel": centres.T}
     return params
 
 

@@ -66,12 +66,12 @@ def prototypes(victim: Dreamer, recipe: Recipe, params: Params, batch: Batch, no
     doubled = twice(replace(batch, image=grey(batch.image)))
     image = translate(doubled.image, noise.shift, recipe.max_delta)
     slow = embed(victim, {"encoder": params["ema_encoder"]}, image)
-    target, _ = _on_sphere(_affine(params["ema_obs_proj"], slow))
+    target, _ = on_sphere(_affine(params["ema_obs_proj"], slow))
     shifted = observe(victim, params, image, doubled, doubled.initial, noise.augmented)
-    seen_at, seen_norm = _on_sphere(_affine(params["obs_proj"], shifted.embedding))
-    state_at, state_norm = _on_sphere(_affine(params["feat_proj"], feature(shifted.belief)))
+    seen_at, seen_norm = on_sphere(_affine(params["obs_proj"], shifted.embedding))
+    state_at, state_norm = on_sphere(_affine(params["feat_proj"], feature(shifted.belief)))
 
-    centres, _ = _on_sphere(params["prototypes"]["kernel"].T)  # [P, proto_dim]
+    centres, _ = on_sphere(params["prototypes"]["kernel"].T)  # [P, proto_dim]
     scores = lambda x: linear(x[:, recipe.warm_up :], centres.T)  # noqa: E731  [2 B, T - warm_up, P]
     log_probs = lambda x: jax.nn.log_softmax(scores(x) / recipe.temperature, axis=-1)  # noqa: E731
     copies = jnp.split(scores(jax.lax.stop_gradient(target)), 2)
@@ -161,7 +161,7 @@ def _affine(part: Params, x: jax.Array) -> jax.Array:
     return y + jnp.expand_dims(part["bias"], range(y.ndim - 1))
 
 
-def _on_sphere(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def on_sphere(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return `x` [..., C] over its norm, and the norm [...]."""
     norm = jnp.sqrt(jnp.sum(x**2, axis=-1))
     return x / jnp.maximum(norm, 1e-12)[..., None], norm

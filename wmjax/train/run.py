@@ -104,10 +104,11 @@ def train(job: Job, *, on_progress: Callable[[Progress], None] = lambda progress
                 log.append(row)
                 curves.add(row)
                 on_progress(Progress(steps, job.steps, row))
-                if interrupted() or steps >= job.steps or time.monotonic() - saved > SAVE_EVERY:
+                stop = interrupted()  # asked once: none is raised before it is saved
+                if stop or steps >= job.steps or time.monotonic() - saved > SAVE_EVERY:
                     save(kept, row["updates"], state, log)
                     saved = time.monotonic()
-                if interrupted():
+                if stop:
                     raise KeyboardInterrupt
     return Trained(job, plan, state, log)
 
