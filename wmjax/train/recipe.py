@@ -72,5 +72,8 @@ class Recipe:
         return 1 - 1 / self.horizon
 
 
-SMALL = Recipe(batch_size=8, batch_length=32, train_ratio=32, env_num=8, max_size=50_000, lr=1e-3, warmup=200)
-"""Smaller batches, of more and younger frames, and a rate that small networks bear."""
+SMALL = Recipe(
+    batch_size=8, batch_length=32, train_ratio=32, env_num=8, max_size=50_000,
+    lr=1e-3, warmup=200, num_prototypes=600, freeze_prototypes_iters=1000,
+)  # fmt: skip
+"""Smaller batches, of more and younger frames, and a rate that small networks bear; as many prototypes to a frame."""
