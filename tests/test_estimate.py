@@ -10,11 +10,10 @@ import jax.numpy as jnp
 import pytest
 
 import wmjax
-from wmjax import attacks
+from wmjax import attacks, runtime
 from wmjax.core.convolution import conv
 from wmjax.core.errors import InputError
 from wmjax.grid import estimate as estimates
-from wmjax.grid import memory
 from wmjax.grid.estimate import duration, estimate, frames, queue, steps, told
 from wmjax.grid.flops import flops, step_flops
 from wmjax.grid.job import prepare
@@ -231,7 +230,7 @@ def test_a_batch_fits_the_memory(victim, monkeypatch):
     drawn = study(defenses=["none", "noise(0.04)"], adaptive=[True], draws=64)
     assert batch_size(drawn, [victim], [gpu]) == 8
     assert batch_size(drawn, [victim], [SimpleNamespace(platform="tpu", memory_stats=lambda: None)]) == 64
-    monkeypatch.setattr(memory, "memory", lambda devices: 2 * 3 * each)
+    monkeypatch.setattr(runtime, "memory", lambda devices: 2 * 3 * each)
     assert batch_size(small, [victim], [cpu]) == 2
 
 

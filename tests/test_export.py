@@ -301,7 +301,7 @@ def test_where_from_and_where_to(tmp_path, monkeypatch):
     refuse(source, tmp_path / "nowhere" / "a.pt", tmp_path / "nowhere" / "a.pt", "No such file")
     (tmp_path / "folder.pt").mkdir()
     refuse(source, tmp_path / "folder.pt", "folder.pt", "Is a directory")
-    refuse("dmc_walker_fly", tmp_path / "a.pt", "dmc_walker_fly", "known: dmc_cartpole_balance_r2dreamer_1m")
+    refuse("dmc_walker_fly", tmp_path / "a.pt", "dmc_walker_fly", "known: dmc_cartpole_balance_")
     refuse(tmp_path / "none.safetensors", tmp_path / "a.pt", "no such file")
     monkeypatch.setitem(sys.modules, "torch", None)
     refuse(source, tmp_path / "a.pt", "pip install 'wmjax[convert]'")

@@ -100,7 +100,7 @@ def test_fields_may_be_changed_by_further_lines(file):
     assert "field 'stepz'; known: " in complaint(read_study, file(), ["stepz = 3"])
     assert "steps is 0" in complaint(read_study, file(), ["steps = 0"])
     for wrong in ("steps", "steps =", "=", "[" * 5000):
-        assert "is not a line of a study" in complaint(read_study, file(), [wrong])
+        assert "is not a line such as" in complaint(read_study, file(), [wrong])
 
 
 def test_an_unknown_study_lists_the_known_ones():

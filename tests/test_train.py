@@ -173,7 +173,7 @@ def test_a_run_that_diverges_says_so_and_keeps_its_last_checkpoint(quick, tmp_pa
         (dict(seeds=(-1,)), "seed -1 must be"),
         (dict(steps=0), "steps is 0"),
         (dict(steps=10**12), "steps is 1000000000000"),
-        (dict(changes=["lr"]), "'lr' is no line"),
+        (dict(changes=["lr"]), "'lr' is not a line"),
         (dict(changes=["lr = nan"]), "lr is nan"),
         (dict(changes=["lr = -1.0"]), "lr is -1.0"),
         (dict(changes=["rate = 1.0"]), "unknown field of the recipe 'rate'"),
@@ -182,13 +182,22 @@ def test_a_run_that_diverges_says_so_and_keeps_its_last_checkpoint(quick, tmp_pa
         (dict(changes=["batch_length = 1"]), "batch_length is 1"),
         (dict(changes=["max_size = 10"]), "max_size is 10"),
         (dict(changes=['lr = "a"']), "lr is 'a'"),
-        (dict(changes=["lr = 1.0\nagc = 1.0"]), "must set one field"),
+        (dict(changes=["env_num = 1" + 20 * "0"]), "env_num is 1000"),
+        (dict(agent="dreamerpro", changes=["sinkhorn_iters = 101"]), "sinkhorn_iters is 101; allowed: 0 to 100"),
     ],
 )
 def test_wrong_jobs(changed, message):
     given = dict(task=TASK, agent="r2dreamer", size="tiny") | changed
     with pytest.raises(InputError, match=message):
         prepare(given.pop("task"), given.pop("agent"), given.pop("size"), **given)
+
+
+@pytest.mark.parametrize("change", ["max_size = 2_000_000_000", "batch_size = 2_000_000", "imag_horizon = 1_000_000"])
+def test_a_run_that_cannot_fit_leaves_nothing(change, tmp_path):
+    job = prepare(TASK, "r2dreamer", "tiny", changes=[change], out=tmp_path / "run")
+    with pytest.raises(InputError, match=r"needs at least [\d,.]+ GB .* allowed: .*max_size"):
+        run.train(job)
+    assert not job.folder.exists()
 
 
 def test_the_command_of_a_job_asks_for_it():

@@ -12,7 +12,11 @@ from wmjax.train.optimizer import LaPropState, clip_by_weight, laprop, optimizer
 from wmjax.train.recipe import Recipe
 from wmjax.train.representation import translate
 from wmjax.victims.base import Belief
+from wmjax.victims.dreamer import AGENTS
 from wmjax.victims.dreamer.layout import weights
+
+trained_agents = pytest.mark.parametrize("golden", [f"tiny_{a}" for a in AGENTS], indirect=True, scope="session")
+"""Of these the golden folders hold an update."""
 
 RENAMED = {"prj.": "projector.", "_prototypes": "prototypes"}
 """How names of the optimizer's arrays begin, where the state dict has others."""
@@ -23,8 +27,6 @@ def update(golden):
     """(victim, params, arrays, batch, noise, gradient's results) of the stored update."""
     victim, params, arrays = golden
     train = {name[6:]: value for name, value in arrays.items() if name.startswith("train/")}
-    if not train:
-        pytest.skip("this golden folder has no training arrays: only the tiny agents have")
     batch = Batch(
         image=jnp.asarray(train["image"]),
         action=jnp.asarray(train["action"]),
@@ -58,6 +60,7 @@ def stored(victim, train, kind, trained):
     return arrays
 
 
+@trained_agents
 def test_every_loss_term(update, agrees):
     _, _, train, _, _, (_, (belief, quantiles, metrics)) = update
     ours = {name.removeprefix("loss/"): value for name, value in metrics.items() if name.startswith("loss/")}
@@ -72,6 +75,7 @@ def test_every_loss_term(update, agrees):
     np.testing.assert_array_equal(belief.stoch, train["post_stoch"])
 
 
+@trained_agents
 def test_every_gradient(update, record_property):
     victim, _, train, _, _, (grads, _) = update
     wanted = stored(victim, train, "grad", grads)
@@ -85,6 +89,7 @@ def test_every_gradient(update, record_property):
     np.testing.assert_allclose(total, train["gradnorm_total"], rtol=1e-3)
 
 
+@trained_agents
 def test_step_from_the_stored_optimizer_state(update, shared, request, record_property):
     torch = pytest.importorskip("torch")
     victim, params, train, _, _, _ = update
@@ -119,11 +124,10 @@ def test_step_from_the_stored_optimizer_state(update, shared, request, record_pr
     record_property("worst", worst)
 
 
+@trained_agents
 def test_three_steps_of_two_tensors(golden, agrees):
     _, _, arrays = golden
     opt = {name[4:]: value for name, value in arrays.items() if name.startswith("opt/")}
-    if not opt:
-        pytest.skip("this golden folder has no optimizer arrays: only the tiny agents have")
     rates = jnp.asarray(opt["lr"])
     clip = clip_by_weight(0.3, 1e-3, {"p0": "first", "p1": "second"})
     chain = laprop(lambda count: rates[count], 0.9, 0.999, 1e-20)
@@ -140,10 +144,9 @@ def test_three_steps_of_two_tensors(golden, agrees):
             agrees(f"stepped {name} {t}", params[name], wanted, 1e-5)
 
 
+@pytest.mark.parametrize("golden", ["tiny_dreamerpro"], indirect=True, scope="session")
 def test_augmentation(update, agrees):
-    victim, _, train, batch, noise, _ = update
-    if victim.agent != "dreamerpro":
-        pytest.skip("only dreamerpro shifts its images")
+    _, _, train, batch, noise, _ = update
     image = jnp.concatenate([batch.image, batch.image]).astype(jnp.float32) / 255
     agrees("image", translate(image, noise.shift, 3)[:, 0], train["aug_image_t0"], 1e-5)
 

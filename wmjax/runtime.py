@@ -1,10 +1,14 @@
-"""How JAX is set up on this machine: the compilation cache, and one single-threaded CPU device a core."""
+"""What this machine is to JAX: the compilation cache, devices and their memory, versions of packages."""
 
+import importlib.metadata
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from wmjax.core.errors import InputError
 
+_PACKAGES = ("wmjax", "jax", "jaxlib", "flax", "numpy", "mujoco", "mujoco-mjx", "dm_control")
 _GL = ("", "egl", "glfw", "osmesa", "disable", "disabled", "off", "false", "0")
 
 
@@ -55,3 +59,20 @@ def use_all_cores() -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     missing = [f"{flag}={value}" for flag, value in wanted.items() if flag not in flags]
     os.environ["XLA_FLAGS"] = " ".join([flags, *missing]).strip()
+
+
+def memory(devices: Sequence[Any]) -> int | None:
+    """Return the bytes that each of `devices` has, CPUs an equal share; None where that is not known."""
+    if devices[0].platform != "cpu":
+        stats = [device.memory_stats() or {} for device in devices]
+        return min((found["bytes_limit"] for found in stats if "bytes_limit" in found), default=None)
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")  # of a container
+    if limit.exists() and (text := limit.read_text().strip()).isdigit():
+        whole = min(whole, int(text))
+    return whole // len(devices)
+
+
+def versions(*more: str) -> dict[str, str]:
+    """Return the versions of the packages that all results depend on, and of `more`."""
+    return {name: importlib.metadata.version(name) for name in (*_PACKAGES, *more)}

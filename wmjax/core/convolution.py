@@ -29,10 +29,11 @@ SAME = 2.0**-16
 
 
 @jax.custom_vjp
-def _conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Convolve all frames at once.
+def conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Convolve `x` [B, H, W, I] with `kernel` [k, k, I, O], zeros around, all frames at once: [B, H, W, O].
 
-    With y[p] = sum_u x[p + u - lo] K[u] along each side:
+    An even kernel reaches one pixel further down and right than up and left, as PyTorch's padding="same". With
+    y[p] = sum_u x[p + u - lo] K[u] along each side:
 
         dx[q] = sum_u dy[q - u + lo] K[u]^T     a convolution with the flipped kernel, channels swapped
         dK[u] = sum_p x[p + u - lo]^T dy[p]
@@ -46,22 +47,14 @@ def _conv_bwd(residuals: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[ja
     return dx, kernel_gradient(x, dy, kernel.shape[0])
 
 
-_conv.defvjp(lambda x, kernel: (_conv(x, kernel), (x, kernel)), _conv_bwd)
+conv.defvjp(lambda x, kernel: (conv(x, kernel), (x, kernel)), _conv_bwd)
 
 
 def _up(x: jax.Array, kernel: jax.Array) -> jax.Array:
     batch, height, width, _ = x.shape
-    y = _conv(x, _phases(kernel).sum((2, 3)))
+    y = conv(x, _phases(kernel).sum((2, 3)))
     y = y.reshape(batch, height, width, 2, 2, -1)
     return jnp.swapaxes(y, 2, 3).reshape(batch, 2 * height, 2 * width, -1)
-
-
-def conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Convolve `x` [B, H, W, I] with `kernel` [k, k, I, O], zeros around: [B, H, W, O].
-
-    An even kernel reaches one pixel further down and right than up and left, as PyTorch's padding="same".
-    """
-    return _bilinear(_conv, x, kernel)
 
 
 def up_conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -128,7 +121,7 @@ def conv_pool(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     """
     if len(x) >= MANY:
         return _conv_pool_by_frames(x, kernel, bias)
-    y = _conv(x, kernel) + lax.expand_dims(bias, range(3))
+    y = conv(x, kernel) + lax.expand_dims(bias, range(3))
     if not goes_by_tiles(x, kernel):
         return max_pool(y)
     return max_pool(y, _repeated(lax.stop_gradient(x), kernel.shape[0]))
@@ -178,11 +171,11 @@ def _goes_by_windows(x: jax.Array, kernel: jax.Array) -> bool:
 def _windows_of_conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """Convolve, and put the pixels of every 2x2 window together: [B, H // 2, W // 2, 4, O]."""
     if not _goes_by_windows(x, kernel):
-        return _windows(_conv(x, kernel))
+        return _windows(conv(x, kernel))
     x = _windows(x)
     *pixels, inputs = x.shape
     x, kernel = x.reshape(*pixels[:3], 4 * inputs), _phases(kernel)
-    y = _conv(x, kernel.reshape(*kernel.shape[:2], 4 * inputs, -1))
+    y = conv(x, kernel.reshape(*kernel.shape[:2], 4 * inputs, -1))
     return y.reshape(*pixels, -1)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from flax import linen as nn
 from jax import lax
 
-from wmjax.core.convolution import EXACT, MANY, conv, conv_pool, up_conv
+from wmjax.core.convolution import EXACT, MANY, conv_pool, up_conv
 
 RMS_EPS = 1e-4
 """Added to the mean square under RMSNorm's root."""
@@ -106,15 +106,13 @@ class RMSNorm(nn.Module):
 
 
 class Conv(nn.Module):
-    """A square convolution with bias, stride 1, same size: [B, H, W, I] -> [B, H, W, features].
+    """A square convolution with bias, stride 1, and 2x2 maxima of it: [B, H, W, I] -> [B, H // 2, W // 2, features].
 
-    With `pool`, 2x2 maxima of that: [B, H // 2, W // 2, features]; with `up`, of every pixel repeated in a 2x2 square:
-    [B, 2 H, 2 W, features].
+    With `up`, a convolution alone, of every pixel repeated in a 2x2 square: [B, 2 H, 2 W, features].
     """
 
     features: int
     kernel_size: int = 5
-    pool: bool = False
     up: bool = False
 
     @nn.compact
@@ -123,9 +121,7 @@ class Conv(nn.Module):
         shape = (self.kernel_size, self.kernel_size, x.shape[-1], self.features)
         kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        if self.pool:
-            return conv_pool(x, kernel, bias)
-        return (up_conv if self.up else conv)(x, kernel) + _like(bias, x)
+        return up_conv(x, kernel) + _like(bias, x) if self.up else conv_pool(x, kernel, bias)
 
 
 class MLP(nn.Module):
@@ -153,7 +149,7 @@ class ConvStage(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Apply the stage."""
-        x = Conv(self.features, self.kernel_size, pool=True, name="conv")(x)
+        x = Conv(self.features, self.kernel_size, name="conv")(x)
         return nn.silu(RMSNorm(name="norm")(x))
 
 

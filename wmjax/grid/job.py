@@ -1,6 +1,5 @@
 """A study as one machine is to play it: agents, chunks and batch, known before its folder is touched."""
 
-import importlib.metadata
 import json
 import os
 import re
@@ -11,6 +10,7 @@ from typing import Any
 
 import jax
 
+from wmjax import runtime
 from wmjax.core.errors import InputError
 from wmjax.grid.lane import Lane
 from wmjax.grid.memory import batch_size
@@ -21,8 +21,6 @@ from wmjax.grid.spec import WORDS, Study
 from wmjax.grid.store import read_manifest
 from wmjax.victims import zoo
 from wmjax.victims.weights import Card, file_sha256
-
-_PACKAGES = ("wmjax", "jax", "jaxlib", "flax", "numpy", "mujoco", "mujoco-mjx", "dm_control")
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,6 @@ def prepare(
     notes = [note for note in map(zoo.caveat, victims.values()) if note]
     if study.sources != ("self",) and not any(chunk.source_sha256 for chunk in chunks):
         notes.append("No attack of this study is computed on another agent than its victim: see sources.")
-    versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
     # Agents by name: wherever a machine keeps their files, their hashes say what they are.
     names = [name if name in WORDS else zoo.locate(name).stem for name in study.sources]
     identity = {
@@ -94,7 +91,7 @@ def prepare(
         "victims": hashes,
         "batch": batch,
         "schema": SCHEMA_VERSION,
-        "versions": versions,  # other pixels, physics or rounding are other results
+        "versions": runtime.versions(),  # other pixels, physics or rounding are other results
     }
     identity = json.loads(json.dumps(identity))  # as it will be read back
     return Job(study, folder, devices, batch, agents, cards, chunks, part, tuple(notes), identity)

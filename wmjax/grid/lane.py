@@ -1,6 +1,5 @@
 """One device and its environments: plays a chunk of episodes and gives back rows and recorded frames."""
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from wmjax import rollout
@@ -20,6 +18,7 @@ from wmjax.attacks.threat import Attack, Threat, threat
 from wmjax.attacks.timing import Timing, timing
 from wmjax.envs import make
 from wmjax.grid.plan import Chunk, Episode
+from wmjax.rollout.keys import digest, episode_keys
 from wmjax.victims.base import Params
 from wmjax.victims.dreamer import Dreamer
 from wmjax.victims.zoo import load
@@ -143,10 +142,6 @@ def _threat(chunk: Chunk, image_size: int, when: Timing) -> Threat:
     return threat(names, budgets, strength, region=where, threshold=when.threshold, most=when.most)
 
 
-def _digest(name: Any) -> bytes:
-    return hashlib.sha256(json.dumps(name, sort_keys=True).encode()).digest()
-
-
 def _make_room() -> None:
     """Let go of compiled programs before they are more than Linux lets a process map; they come from disk again.
 
@@ -162,16 +157,10 @@ def _make_room() -> None:
         jax.clear_caches()
 
 
-def episode_keys(names: list[Any]) -> jax.Array:
-    """Return a random key an episode, [B], from what names it alone: not from its place in a batch, chunk or run."""
-    digests = b"".join(_digest(name)[:8] for name in names)
-    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(digests, ">u4").astype(np.uint32).reshape(-1, 2)))
-
-
 def _trace_name(episode: Episode) -> str:
     """Return a name that is the episode's alone, and short enough for a file's; what is in the file says the rest."""
-    digest = _digest(asdict(episode)).hex()[:16]
-    return "__".join((episode.victim, episode.task, episode.objective[:20], str(episode.seed), digest))
+    unique = digest(asdict(episode)).hex()[:16]
+    return "__".join((episode.victim, episode.task, episode.objective[:20], str(episode.seed), unique))
 
 
 def _trace(row: Mapping[str, Any], trace: rollout.Trace) -> dict[str, np.ndarray]:

@@ -1,10 +1,9 @@
 """How many episodes share a compiled call: a customary number, or as many as the device's memory holds."""
 
-import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
+from wmjax import runtime
 from wmjax.attacks.defenses import named
 from wmjax.grid.spec import Study
 from wmjax.victims.dreamer import Dreamer
@@ -24,7 +23,7 @@ def batch_size(study: Study, agents: Iterable[Dreamer], devices: Sequence[Any]) 
     It is the same whenever it is asked on one machine: results depend on it in their last bits.
     """
     most = _CUSTOMARY.get(devices[0].platform, _ELSEWHERE)
-    room = memory(devices)
+    room = runtime.memory(devices)
     if room is None:
         return most
     each = copies(study) * max(map(example_bytes, agents))
@@ -42,15 +41,3 @@ def copies(study: Study) -> int:
     """Return how many images an attack of the study holds for one example: as many as it draws of a random defense."""
     random = any(named(text)[0].random for text in study.defenses)
     return study.draws if random and True in study.adaptive else 1
-
-
-def memory(devices: Sequence[Any]) -> int | None:
-    """Return the bytes that each of `devices` has, CPUs an equal share; None where that is not known."""
-    if devices[0].platform != "cpu":
-        stats = [device.memory_stats() or {} for device in devices]
-        return min((found["bytes_limit"] for found in stats if "bytes_limit" in found), default=None)
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")  # of a container
-    if limit.exists() and (text := limit.read_text().strip()).isdigit():
-        whole = min(whole, int(text))
-    return whole // len(devices)

@@ -11,6 +11,7 @@ import cattrs
 
 from wmjax.core.errors import InputError, unknown_name
 from wmjax.core.files import check_file
+from wmjax.core.settings import settings
 from wmjax.grid.spec import Study
 
 _STUDIES = Path(__file__).parent / "studies"
@@ -44,11 +45,7 @@ def read_study(name_or_path: str | Path = "quickstart", changes: Sequence[str] =
         raise
     except (ValueError, RecursionError) as error:  # wrong TOML, wrong UTF-8, a number of thousands of digits
         raise InputError(f"{path}: not a TOML file ({error!s:.200})") from None
-    for line in changes:
-        try:
-            data |= tomllib.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{line!r:.80} is not a line of a study, like 'seeds = [1, 2]' ({error!s:.200})") from None
+    data |= settings(changes, "seeds = [1, 2]")
     try:
         return parse_study(data)
     except InputError as error:

@@ -1,6 +1,7 @@
 """What one update learns from: sequences of replayed frames, and random numbers."""
 
 from dataclasses import replace
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,8 @@ from flax import struct
 from wmjax.train.recipe import Recipe
 from wmjax.victims.base import Belief
 from wmjax.victims.dreamer import Dreamer
+
+T = TypeVar("T")
 
 
 @struct.dataclass
@@ -33,6 +36,11 @@ class Noise:
     prior: jax.Array  #: [I, N, G, K] Gumbel, of the imagined latents
     shift: jax.Array | None = None  #: [2 B, 2] int32 in [0, 2 max_delta], along W and H (dreamerpro, as the next)
     augmented: jax.Array | None = None  #: [T, 2 B, G, K] Gumbel, of the posterior's samples for shifted images
+
+
+def flat(sequences: T) -> T:
+    """Return the frames of arrays [B, T, ...] in one row: [B * T, ...]."""
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), sequences)
 
 
 def draw(victim: Dreamer, recipe: Recipe, batch: int, length: int, key: jax.Array) -> Noise:

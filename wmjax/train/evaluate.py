@@ -12,7 +12,7 @@ from wmjax.attacks.regions import region
 from wmjax.attacks.threat import Attack, threat
 from wmjax.envs import dmc, make
 from wmjax.envs.device import DeviceEnv, begin, go_on
-from wmjax.grid.lane import episode_keys
+from wmjax.rollout.keys import episode_keys
 from wmjax.victims.base import Params, Victim
 
 _UNNAMED, _RANDOM = "", "random actions"  # no study has agents of these names, and their random numbers

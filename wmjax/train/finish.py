@@ -1,7 +1,6 @@
 """What a trained agent leaves behind: its weight file, and a card that says what it is worth."""
 
 import hashlib
-import importlib.metadata
 import json
 import os
 from pathlib import Path
@@ -65,7 +64,7 @@ def finish(trained: Trained, seeds: range = SEEDS) -> list[Path]:
             updates=trained.log[-1]["updates"],
             seconds=trained.log[-1]["seconds"],
             machine=_machine(len(job.seeds)),
-            versions={package: importlib.metadata.version(package) for package in _VERSIONS},
+            versions={package: job.identity["versions"][package] for package in _VERSIONS},
             command=job.command,
             seeds=seeds,
             trained=returns,

@@ -1,19 +1,17 @@
 """A training run as it was asked for: checked before anything is compiled or written."""
 
-import importlib.metadata
 import re
-import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from wmjax import envs
+from wmjax import envs, runtime
 from wmjax.core.errors import InputError, unknown_name
+from wmjax.core.settings import settings
 from wmjax.train import sizes
 from wmjax.train.recipe import Recipe
 
-_PACKAGES = ("wmjax", "jax", "jaxlib", "flax", "optax", "numpy", "mujoco", "mujoco-mjx", "dm_control")
 _MOST_STEPS = 10**9
 _MOST_SEEDS = 64
 
@@ -33,7 +31,7 @@ class Job:
     @property
     def name(self) -> str:
         """What the agent is called."""
-        return f"{self.task}_{self.agent}_{self.size}"
+        return _name(self.task, self.agent, self.size)
 
     @property
     def command(self) -> str:
@@ -55,7 +53,7 @@ class Job:
             "size": self.size,
             "seeds": list(self.seeds),
             "recipe": asdict(self.recipe),
-            "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
+            "versions": runtime.versions("optax"),
         }
 
 
@@ -88,22 +86,20 @@ def prepare(
         raise InputError(f"steps is {steps!r:.80}; it must be more than {least}, which come before the first update")
     if recipe.max_size // recipe.env_num < recipe.batch_length + 2:
         raise InputError(f"max_size is {recipe.max_size}; {recipe.env_num} episodes need {least // spec.action_repeat}")
-    folder = Path(out or Path("runs") / "train" / f"{task}_{agent}_{size}")
+    folder = Path(out or Path("runs") / "train" / _name(task, agent, size))
     return Job(task, agent, size, seeds, steps, recipe, folder)
+
+
+def _name(task: str, agent: str, size: str) -> str:
+    return f"{task}_{agent}_{size}"
 
 
 def _changed(recipe: Recipe, changes: Sequence[str]) -> Recipe:
     known = {field.name: field.type for field in fields(Recipe)}
-    values: dict[str, Any] = {}
-    for line in changes:
-        try:
-            given = tomllib.loads(line)
-        except (tomllib.TOMLDecodeError, RecursionError):
-            raise InputError(f"set: {line!r:.80} is no line such as 'lr = 1e-4'") from None
-        if len(given) != 1:
-            raise InputError(f"set: {line!r:.80} must set one field")
-        for name, value in given.items():
-            if name not in known:
-                raise unknown_name("field of the recipe", re.sub(r"\W", "?", name)[:80], known)
-            values[name] = float(value) if known[name] is float and type(value) is int else value
+    values = settings(changes, "lr = 1e-4")
+    for name, value in values.items():
+        if name not in known:
+            raise unknown_name("field of the recipe", re.sub(r"\W", "?", name)[:80], known)
+        if known[name] is float and type(value) is int:
+            values[name] = float(value)
     return replace(recipe, **values)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from wmjax.train.batch import Batch, Noise, draw
+from wmjax.train.batch import Batch, Noise, draw, flat
 from wmjax.train.behaviour import imagine, imagined_losses, moved, replayed_loss
 from wmjax.train.optimizer import optimizer
 from wmjax.train.recipe import SCALES, Recipe
@@ -120,8 +120,7 @@ def losses(
     seen = observe(victim, params, grey(batch.image), batch, batch.initial, noise.post)
     terms = LOSSES[victim.agent](victim, recipe, params, batch, noise, seen)
     terms |= world_losses(victim, recipe, params, batch, seen)
-    start = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), seen.belief)
-    imagined = imagine(victim, recipe, params, start, noise)
+    imagined = imagine(victim, recipe, params, flat(seen.belief), noise)
     quantiles = moved(params["return_ema"]["quantiles"], imagined.returns)
     terms |= imagined_losses(victim, recipe, params, imagined, quantiles)
     terms |= replayed_loss(victim, recipe, params, batch, seen.belief, imagined)

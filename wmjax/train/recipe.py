@@ -8,6 +8,17 @@ from types import MappingProxyType
 
 from wmjax.core.errors import InputError
 
+_MOST = 2**31 - 1
+_RANGES = MappingProxyType(
+    dict(
+        batch_size=(1, _MOST), batch_length=(2, _MOST), train_ratio=(1, _MOST), env_num=(1, _MOST),
+        max_size=(1, _MOST), warmup=(0, _MOST), imag_horizon=(1, _MOST), horizon=(2, _MOST),
+        num_prototypes=(1, _MOST), proto_dim=(1, _MOST), sinkhorn_iters=(0, 100), warm_up=(0, _MOST),
+        freeze_prototypes_iters=(0, _MOST), max_delta=(0, 64),
+    )
+)  # fmt: skip
+"""Of the whole numbers."""
+
 SCALES = MappingProxyType(
     dict(
         recon=1.0, barlow=0.05, infonce=1.0, swav=1.0, temp=1.0, norm=1.0,
@@ -59,12 +70,9 @@ class Recipe:
                 raise InputError(
                     f"{field.name} is {value!r:.80}; it must be a {'whole ' if whole else ''}number from 0"
                 )
-        for name in ("batch_size", "env_num", "train_ratio", "imag_horizon"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("batch_length", "horizon"):
-            if getattr(self, name) < 2:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 2")
+        for name, (least, most) in _RANGES.items():
+            if not least <= getattr(self, name) <= most:
+                raise InputError(f"{name} is {getattr(self, name)!r:.80}; allowed: {least} to {most}")
 
     @property
     def discount(self) -> float:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from wmjax.core.layers import linear
-from wmjax.train.batch import Batch, Noise
+from wmjax.train.batch import Batch, Noise, flat
 from wmjax.train.recipe import Recipe
 from wmjax.train.world import Losses, Observed, embed, observe
 from wmjax.victims.base import Params
@@ -27,9 +27,7 @@ def reconstruction(
     victim: Dreamer, recipe: Recipe, params: Params, batch: Batch, noise: Noise, seen: Observed
 ) -> Losses:
     """DreamerV3 (arXiv 2301.04104): decode the image; the squared error, summed over a frame."""
-    belief = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), seen.belief)
-    image = grey(batch.image).reshape(-1, *batch.image.shape[2:])
-    error = victim.decode(params, belief) - image
+    error = victim.decode(params, flat(seen.belief)) - flat(grey(batch.image))
     return {"recon": jnp.mean(jnp.sum(error**2, axis=(1, 2, 3)))}
 
 
@@ -101,8 +99,7 @@ def own_weights(victim: Dreamer, recipe: Recipe, encoder: Params, key: jax.Array
     Those of `dreamer`'s decoder are not among them: they belong to the agent.
     """
     keys = jax.random.split(key, 3)
-    embed = victim.depths[-1] * victim.minres**2
-    features = victim.stoch * victim.discrete + victim.deter
+    features, embed = victim.feature_size, victim.embedding_size
     kernel = lambda key, *shape: {"kernel": jax.nn.initializers.lecun_normal()(key, shape)}  # noqa: E731
     match victim.agent:
         case "r2dreamer" | "infonce":
@@ -125,9 +122,9 @@ def sinkhorn(scores: jax.Array, eps: float, iterations: int) -> jax.Array:
 
     Rows sum to 1 after the last iteration.
     """
-    flat = scores.reshape(-1, scores.shape[-1]) / eps
-    samples, centres = flat.shape
-    log_q = flat - jax.scipy.special.logsumexp(flat)
+    log_q = scores.reshape(-1, scores.shape[-1]) / eps
+    samples, centres = log_q.shape
+    log_q = log_q - jax.scipy.special.logsumexp(log_q)
     for _ in range(iterations):
         log_q = log_q - jax.scipy.special.logsumexp(log_q, axis=0, keepdims=True) - math.log(centres)
         log_q = log_q - jax.scipy.special.logsumexp(log_q, axis=1, keepdims=True) - math.log(samples)
@@ -147,7 +144,6 @@ def translate(image: jax.Array, shift: jax.Array, most: int) -> jax.Array:
 
 def _paired(params: Params, seen: Observed) -> tuple[jax.Array, jax.Array]:
     """Return the projected state and the embedding of all frames, [B * T, E] each; only the former learns."""
-    flat = lambda x: x.reshape(-1, x.shape[-1])  # noqa: E731
     ours = linear(flat(feature(seen.belief)), params["projector"]["kernel"])
     return ours, jax.lax.stop_gradient(flat(seen.embedding))
 

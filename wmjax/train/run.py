@@ -22,6 +22,7 @@ from wmjax.train.checkpoint import checkpoints, restore, save
 from wmjax.train.curves import Curves
 from wmjax.train.evaluate import clean_returns
 from wmjax.train.job import Job
+from wmjax.train.memory import check_memory
 from wmjax.train.play import Task
 from wmjax.train.seeds import agents, begin, devices, go_on, placed
 from wmjax.train.trainer import Plan, Training
@@ -70,8 +71,9 @@ def train(job: Job, *, on_progress: Callable[[Progress], None] = lambda progress
     """Train all seeds at once, from the last checkpoint on where there is one, and return the agents.
 
     A run that was killed and started again ends exactly as one that was not, on the same kind of device. An
-    interruption takes effect after the call in progress, with a checkpoint. Raises InputError where the folder holds
-    another run or cannot be written, and FloatingPointError where a loss is no longer finite.
+    interruption takes effect after the call in progress, with a checkpoint. Raises InputError where memory is too
+    small, or where the folder holds another run or cannot be written, and FloatingPointError where a loss is no longer
+    finite.
     """
     env = envs.make(job.task, backend="device")
     victim = sizes.victim(job.agent, job.size, env.spec.action_size)
@@ -80,9 +82,11 @@ def train(job: Job, *, on_progress: Callable[[Progress], None] = lambda progress
     keys, mesh = jax.vmap(jax.random.key)(np.asarray(job.seeds, np.uint32)), devices(len(job.seeds))
     # Whole calls only: every call is the same program, however the run was cut into pieces.
     length = max(1, UPDATES // plan.round[1])
+    shapes = begin.eval_shape(plan, mesh, task, keys)
+    check_memory(plan, shapes, mesh)
     _claim(job)
     with checkpoints(job.folder / "checkpoints") as kept, _after_the_call() as interrupted:
-        found = restore(kept, begin.eval_shape(plan, mesh, task, keys))
+        found = restore(kept, shapes)
         state, log = (begin(plan, mesh, task, keys), []) if found is None else (placed(found[0], mesh), found[1])
         saved = time.monotonic()
         began = saved - (log[-1]["seconds"] if log else 0.0)

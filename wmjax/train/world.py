@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from wmjax.core.distributions import OneHot
-from wmjax.train.batch import Batch
+from wmjax.train.batch import Batch, flat
 from wmjax.train.recipe import Recipe
 from wmjax.victims.base import Belief, Embedding, Params
 from wmjax.victims.dreamer import Dreamer
@@ -26,8 +26,7 @@ class Observed:
 
 def embed(victim: Dreamer, params: Params, image: jax.Array) -> Embedding:
     """Encode `image` [B, T, H, W, C], float32 in [0, 1], to [B, T, E]."""
-    flat = victim.embed(params, image.reshape(-1, *image.shape[2:]))
-    return flat.reshape(*image.shape[:2], -1)
+    return victim.embed(params, flat(image)).reshape(*image.shape[:2], -1)
 
 
 def observe(

@@ -1,7 +1,6 @@
 """Writes a weight file back as the checkpoint (`latest.pt`) that the public R2-Dreamer training code writes."""
 
 import io
-import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -134,8 +133,7 @@ def _check(flat: Mapping[str, np.ndarray], victim: Dreamer, where: str) -> None:
 
 
 def _training_shapes(victim: Dreamer, flat: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
-    feature = math.prod(victim.latent_shape) + victim.deter
-    embed = victim.minres**2 * victim.depths[-1]
+    feature, embed = victim.feature_size, victim.embedding_size
     shapes: dict[str, tuple[int, ...]] = {"return_ema/quantiles": (2,)}
     match victim.agent:
         case "r2dreamer" | "infonce":

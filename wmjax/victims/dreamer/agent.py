@@ -59,6 +59,16 @@ class Dreamer:
         """(G, K)."""
         return self.stoch, self.discrete
 
+    @property
+    def feature_size(self) -> int:
+        """F = G * K + D, of what the heads read."""
+        return self.stoch * self.discrete + self.deter
+
+    @property
+    def embedding_size(self) -> int:
+        """E."""
+        return self.minres**2 * self.depths[-1]
+
     def init(self, key: jax.Array) -> Params:
         """Return random weights of every part that inference reads; the key is consumed."""
         names = ("encoder", "rssm", "decoder", *self._heads)
@@ -195,7 +205,7 @@ class Dreamer:
 
 
 def feature(belief: Belief) -> jax.Array:
-    """Return what the heads read, [B, G*K + D]."""
+    """Return what the heads read, [B, F]."""
     return jnp.concatenate([_flat(belief.stoch), belief.deter], axis=-1)
 
 
