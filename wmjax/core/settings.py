@@ -12,7 +12,9 @@ def settings(lines: Sequence[str], example: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for line in lines:
         try:
-            values |= tomllib.loads(line)
-        except (ValueError, RecursionError) as error:  # wrong TOML, a number of thousands of digits
+            found = tomllib.loads(line)
+            repr(found)
+            values |= found
+        except (ValueError, RecursionError) as error:  # wrong TOML, a number too long to be printed
             raise InputError(f"set: {line!r:.80} is not a line such as {example!r} ({error!s:.200})") from None
     return values

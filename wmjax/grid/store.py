@@ -1,9 +1,7 @@
 """Where a study's results live: Parquet shards that appear whole or not at all, a manifest, and a lock."""
 
-import fcntl
 import io
 import json
-import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wmjax.core.errors import InputError
-from wmjax.core.files import check_file, make_folder, remove_parts, write_atomically
+from wmjax.core.files import check_file, lock, make_folder, remove_parts, write_atomically
 from wmjax.grid.provenance import PROVENANCE
 from wmjax.grid.rows import SCHEMA, SCHEMA_VERSION
 
@@ -57,11 +55,7 @@ class Store:
         self.folder = folder
         for name in _PARTS:
             make_folder(folder / name)
-        try:
-            # A link of that name might lead to any file, a pipe would wait for ever.
-            self._lock = os.fdopen(os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK))
-        except OSError as error:
-            raise InputError(f"{folder}: cannot be written ({error.strerror})") from None
+        self._lock = lock(folder)
         try:
             self._claim(manifest)
         except BaseException:
@@ -79,12 +73,6 @@ class Store:
         self._lock.close()
 
     def _claim(self, manifest: Mapping[str, Any]) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{self.folder}: another process is writing to it") from None
-        except OSError as error:
-            raise InputError(f"{self.folder}: cannot be locked ({error.strerror})") from None
         before = check_identity(self.folder, manifest["identity"])
         for part in (".", *_PARTS):
             remove_parts(self.folder / part)

@@ -83,7 +83,9 @@ def prepare(
     least = (recipe.batch_length + 2) * recipe.env_num * spec.action_repeat
     steps = sizes.STEPS[size] if steps is None else steps
     if type(steps) is not int or not least < steps <= _MOST_STEPS:
-        raise InputError(f"steps is {steps!r:.80}; it must be more than {least}, which come before the first update")
+        raise InputError(
+            f"steps is {steps!r:.80}; allowed: more than {least}, which come before the first update, to {_MOST_STEPS}"
+        )
     if recipe.max_size // recipe.env_num < recipe.batch_length + 2:
         raise InputError(f"max_size is {recipe.max_size}; {recipe.env_num} episodes need {least // spec.action_repeat}")
     folder = Path(out or Path("runs") / "train" / _name(task, agent, size))
@@ -101,5 +103,5 @@ def _changed(recipe: Recipe, changes: Sequence[str]) -> Recipe:
         if name not in known:
             raise unknown_name("field of the recipe", re.sub(r"\W", "?", name)[:80], known)
         if known[name] is float and type(value) is int:
-            values[name] = float(value)
+            values[name] = float(str(value))  # infinite where it is too large, which `float(value)` raises for
     return replace(recipe, **values)

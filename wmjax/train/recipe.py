@@ -8,16 +8,19 @@ from types import MappingProxyType
 
 from wmjax.core.errors import InputError
 
-_MOST = 2**31 - 1
+_MOST, _SMALL, _LARGE = 2**31 - 1, 1e-30, 1e6
 _RANGES = MappingProxyType(
     dict(
-        batch_size=(1, _MOST), batch_length=(2, _MOST), train_ratio=(1, _MOST), env_num=(1, _MOST),
-        max_size=(1, _MOST), warmup=(0, _MOST), imag_horizon=(1, _MOST), horizon=(2, _MOST),
-        num_prototypes=(1, _MOST), proto_dim=(1, _MOST), sinkhorn_iters=(0, 100), warm_up=(0, _MOST),
+        batch_size=(1, _MOST), batch_length=(2, _MOST), train_ratio=(1, 4096), env_num=(1, _MOST),
+        max_size=(1, _MOST), lr=(_SMALL, 1.0), warmup=(0, _MOST), agc=(_SMALL, _LARGE), pmin=(_SMALL, _LARGE),
+        beta1=(0.0, 0.99999), beta2=(0.0, 0.99999), eps=(_SMALL, 1.0), imag_horizon=(1, _MOST), horizon=(2, _MOST),
+        lamb=(0.0, 1.0), act_entropy=(0.0, _LARGE), kl_free=(0.0, _LARGE), slow_target_fraction=(0.0, 1.0),
+        lambd=(0.0, _LARGE), num_prototypes=(1, _MOST), proto_dim=(1, _MOST), temperature=(1e-6, _LARGE),
+        sinkhorn_eps=(1e-6, _LARGE), sinkhorn_iters=(0, 100), warm_up=(0, _MOST), ema_update_fraction=(0.0, 1.0),
         freeze_prototypes_iters=(0, _MOST), max_delta=(0, 64),
     )
 )  # fmt: skip
-"""Of the whole numbers."""
+"""Of every number; where a zero would be divided by, the least is above it."""
 
 SCALES = MappingProxyType(
     dict(
@@ -64,15 +67,12 @@ class Recipe:
     def __post_init__(self) -> None:
         """Raise InputError for a value that is out of its range."""
         for field in fields(self):
-            value = getattr(self, field.name)
-            whole = field.type is int
-            if type(value) is not (int if whole else float) or not 0 <= value < float("inf"):
-                raise InputError(
-                    f"{field.name} is {value!r:.80}; it must be a {'whole ' if whole else ''}number from 0"
-                )
-        for name, (least, most) in _RANGES.items():
-            if not least <= getattr(self, name) <= most:
-                raise InputError(f"{name} is {getattr(self, name)!r:.80}; allowed: {least} to {most}")
+            value, (least, most) = getattr(self, field.name), _RANGES[field.name]
+            kind = "a whole number" if field.type is int else "a number"
+            if type(value) is not field.type or not least <= value <= most:
+                raise InputError(f"{field.name} is {value!r:.80}; allowed: {kind} from {least} to {most}")
+        if self.warm_up >= self.batch_length:
+            raise InputError(f"warm_up is {self.warm_up}; allowed: less than batch_length, {self.batch_length}")
 
     @property
     def discount(self) -> float:

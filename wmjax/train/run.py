@@ -16,7 +16,7 @@ import numpy as np
 
 from wmjax import envs
 from wmjax.core.errors import InputError
-from wmjax.core.files import check_file, make_folder, write_atomically
+from wmjax.core.files import check_file, lock, make_folder, write_atomically
 from wmjax.train import sizes
 from wmjax.train.checkpoint import checkpoints, restore, save
 from wmjax.train.curves import Curves
@@ -41,6 +41,9 @@ EVALUATION_SEEDS = range(10_000, 10_005)
 
 Row = dict[str, Any]
 """A line of the log: `steps`, `updates`, `seconds`, and what was logged, a list with a number a seed each."""
+
+_SINGLE = ("steps", "updates", "seconds")
+_LARGEST = 1e39  # a float32 is smaller
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,8 @@ def train(job: Job, *, on_progress: Callable[[Progress], None] = lambda progress
 
     A run that was killed and started again ends exactly as one that was not, on the same kind of device. An
     interruption takes effect after the call in progress, with a checkpoint. Raises InputError where memory is too
-    small, or where the folder holds another run or cannot be written, and FloatingPointError where a loss is no longer
-    finite.
+    small, or where the folder holds another run, is in use or cannot be written, and FloatingPointError where a loss is
+    no longer finite.
     """
     env = envs.make(job.task, backend="device")
     victim = sizes.victim(job.agent, job.size, env.spec.action_size)
@@ -84,15 +87,19 @@ def train(job: Job, *, on_progress: Callable[[Progress], None] = lambda progress
     length = max(1, UPDATES // plan.round[1])
     shapes = begin.eval_shape(plan, mesh, task, keys)
     check_memory(plan, shapes, mesh)
-    _claim(job)
-    with checkpoints(job.folder / "checkpoints") as kept, _after_the_call() as interrupted:
-        found = restore(kept, shapes)
-        state, log = (begin(plan, mesh, task, keys), []) if found is None else (placed(found[0], mesh), found[1])
+    with _claimed(job), checkpoints(job.folder / "checkpoints") as kept, _after_the_call() as interrupted:
+        found = restore(kept, shapes, mesh)
+        if found is None:
+            state, log = begin(plan, mesh, task, keys), []
+        else:
+            state, log = placed(found[0], mesh), _checked(found[1], job)
         saved = time.monotonic()
         began = saved - (log[-1]["seconds"] if log else 0.0)
         with Curves(job.folder / "tensorboard", job.seeds, _steps(plan, state)) as curves:
             while (done := _steps(plan, state)) < job.steps:
                 state, metrics = go_on(plan, mesh, length, task, state)
+                while not metrics["opt/loss"].is_ready():
+                    time.sleep(0.005)  # Python hears a second interrupt only here, not while it waits for an array
                 steps = _steps(plan, state)
                 row: Row = {
                     "steps": steps,
@@ -137,9 +144,34 @@ def _numbers(values: jax.Array) -> list[float | None]:
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in np.asarray(values)]
 
 
-def _claim(job: Job) -> None:
-    """Write what the folder holds; raises InputError where it holds another run."""
+def _checked(log: Any, job: Job) -> list[Row]:
+    """Return the log of a checkpoint, which anybody may have written; raises InputError where it is none of the job."""
+    if not (isinstance(log, list) and log and all(_is_row(row, len(job.seeds)) for row in log)):
+        raise InputError(f"{job.folder / 'checkpoints'}: the log there is not that of a run of {len(job.seeds)} seeds")
+    return log
+
+
+def _is_row(row: Any, seeds: int) -> bool:
+    number = lambda x: type(x) in (int, float) and abs(x) < _LARGEST  # noqa: E731
+    logged = lambda x: isinstance(x, list) and len(x) == seeds and all(y is None or number(y) for y in x)  # noqa: E731
+    return (
+        isinstance(row, dict)
+        and row.keys() >= {*_SINGLE, "episode/score"}
+        and all((number if name in _SINGLE else logged)(x) for name, x in row.items())
+    )
+
+
+@contextmanager
+def _claimed(job: Job) -> Iterator[None]:
+    """Have the folder for this process alone; raises InputError where another has it, or it holds another run."""
     make_folder(job.folder)
+    with lock(job.folder):
+        _check_identity(job)
+        yield
+
+
+def _check_identity(job: Job) -> None:
+    """Write what the folder holds; raises InputError where it holds another run."""
     path = job.folder / "run.json"
     text = json.dumps(job.identity, indent=1, sort_keys=True)
     try:
@@ -149,7 +181,7 @@ def _claim(job: Job) -> None:
         write_atomically(path, text.encode())
         return
     except (OSError, ValueError, RecursionError):
-        raise InputError(f"{path}: cannot be read; use another folder, or remove it") from None
+        raise InputError(f"{path}: cannot be read; use another --out") from None
     wanted = json.loads(text)
     if held != wanted:
         differ = [name for name in wanted if not isinstance(held, dict) or held.get(name) != wanted[name]]
