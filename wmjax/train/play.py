@@ -43,7 +43,7 @@ def begin_play(victim: Dreamer, world: dmc.DmcEnv, task: Task, envs: int, key: j
         action=jnp.zeros((envs, victim.action_size)),
         t=jnp.zeros((), jnp.int32),
         score=jnp.zeros(envs),
-        scores=jnp.full(envs, jnp.nan),
+        scores=jnp.full(envs, jnp.nan, jnp.float32),
     )
 
 

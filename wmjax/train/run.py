@@ -89,15 +89,12 @@ def train(job: Job, *, on_progress: Callable[[Progress], None] = lambda progress
     check_memory(plan, shapes, mesh)
     with _claimed(job), checkpoints(job.folder / "checkpoints") as kept, _after_the_call() as interrupted:
         found = restore(kept, shapes, mesh)
-        if found is None:
-            state, log = begin(plan, mesh, task, keys), []
-        else:
-            state, log = placed(found[0], mesh), _checked(found[1], job)
+        state, log = (begin(plan, mesh, task, keys), []) if found is None else (found[0], _checked(found[1], job))
         saved = time.monotonic()
         began = saved - (log[-1]["seconds"] if log else 0.0)
         with Curves(job.folder / "tensorboard", job.seeds, _steps(plan, state)) as curves:
             while (done := _steps(plan, state)) < job.steps:
-                state, metrics = go_on(plan, mesh, length, task, state)
+                state, metrics = go_on(plan, mesh, length, task, placed(state, mesh))
                 while not metrics["opt/loss"].is_ready():
                     time.sleep(0.005)  # Python hears a second interrupt only here, not while it waits for an array
                 steps = _steps(plan, state)

@@ -24,8 +24,12 @@ def devices(seeds: int) -> Mesh:
 
 
 def placed(states: Training, mesh: Mesh) -> Training:
-    """Put states [S, ...], wherever they are, where they are trained."""
-    return jax.device_put(states, NamedSharding(mesh, _SEEDS))
+    """Put states [S, ...] where they are trained, and use them up.
+
+    Those that a program returns, and those that were read from disk, may say in other words that they are there
+    already: that would compile the next call again.
+    """
+    return jax.device_put(states, NamedSharding(mesh, _SEEDS), donate=True)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
