@@ -186,6 +186,7 @@ def test_a_run_that_diverges_says_so_and_keeps_its_last_checkpoint(quick, tmp_pa
         (dict(steps=0), "steps is 0"),
         (dict(steps=10**12), "steps is 1000000000000"),
         (dict(changes=["lr"]), "'lr' is not a line"),
+        (dict(changes=["batch_size = 0x" + 5000 * "f"]), "is not a line"),
         (dict(changes=["lr = nan"]), "lr is nan"),
         (dict(changes=["lr = -1.0"]), "lr is -1.0"),
         (dict(changes=["lr = 0"]), "lr is 0.0; allowed: a number from 1e-30 to 1.0"),
