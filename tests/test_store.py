@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from wmjax.core import files
 from wmjax.core.errors import InputError
 from wmjax.core.files import write_atomically
 from wmjax.grid import store as storing
@@ -225,7 +224,7 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(files.fcntl, "flock", refuse)
+    monkeypatch.setattr("fcntl.flock", refuse)
     with pytest.raises(InputError, match=r"cannot be locked \(No locks available\)"):
         Store(tmp_path, MANIFEST)
 
