@@ -51,12 +51,11 @@ def lock(folder: Path) -> IO[str]:
         raise InputError(f"{folder}: cannot be written ({error.strerror})") from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise InputError(f"{folder}: another process is writing to it") from None
     except OSError as error:
         file.close()
-        raise InputError(f"{folder}: cannot be locked ({error.strerror})") from None
+        held = isinstance(error, BlockingIOError)
+        reason = "another process is writing to it" if held else f"cannot be locked ({error.strerror})"
+        raise InputError(f"{folder}: {reason}") from None
     return file
 
 

@@ -33,8 +33,7 @@ def batch_size(study: Study, agents: Iterable[Dreamer], devices: Sequence[Any]) 
 
 def example_bytes(agent: Dreamer) -> int:
     """Return what an image under attack, with what its gradient needs, takes on a device at most."""
-    pixels = [(agent.image_size >> stage) ** 2 for stage in range(len(agent.depths))]
-    return 4 * _COPIES * sum(size * depth for size, depth in zip(pixels, agent.depths, strict=True))
+    return 4 * _COPIES * agent.stage_size
 
 
 def copies(study: Study) -> int:

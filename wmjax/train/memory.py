@@ -28,5 +28,5 @@ def check_memory(plan: Plan, training: Any, mesh: Mesh) -> None:
 def _update(plan: Plan) -> int:
     """Return the bytes that an update of one seed keeps at least: the encoder's stages, and the imagined latents."""
     victim, recipe = plan.victim, plan.recipe
-    stages = sum((victim.image_size >> i) ** 2 * depth for i, depth in enumerate(victim.depths))
-    return 4 * recipe.batch_size * recipe.batch_length * (stages + (recipe.imag_horizon + 1) * victim.feature_size)
+    each = victim.stage_size + (recipe.imag_horizon + 1) * victim.feature_size
+    return 4 * recipe.batch_size * recipe.batch_length * each

@@ -69,6 +69,11 @@ class Dreamer:
         """E."""
         return self.minres**2 * self.depths[-1]
 
+    @property
+    def stage_size(self) -> int:
+        """Numbers that the encoder's convolutions make of an image, before they are pooled."""
+        return sum((self.image_size >> stage) ** 2 * depth for stage, depth in enumerate(self.depths))
+
     def init(self, key: jax.Array) -> Params:
         """Return random weights of every part that inference reads; the key is consumed."""
         names = ("encoder", "rssm", "decoder", *self._heads)
