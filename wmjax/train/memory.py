@@ -20,8 +20,8 @@ def check_memory(plan: Plan, training: Any, mesh: Mesh) -> None:
     needed = sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays) // len(devices) + seeds * _update(plan)
     if room is not None and needed > room:
         raise InputError(
-            f"training needs at least {needed / 1e9:,.1f} GB of memory, and there are {room / 1e9:,.1f} GB for each of "
-            f"{len(devices)}; allowed: fewer seeds, or a smaller max_size, batch_size, batch_length or env_num"
+            f"training needs at least {needed / 1e9:,.1f} GB of memory, and a device has {room / 1e9:,.1f} GB; "
+            "allowed: fewer seeds, or a smaller max_size, batch_size, batch_length, imag_horizon or env_num"
         )
 
 
