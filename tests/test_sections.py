@@ -13,6 +13,7 @@ from PIL import Image
 
 from wmjax.grid.rows import CELL, SCHEMA
 from wmjax.report.curves import draw_curves
+from wmjax.report.directions import directions_section
 from wmjax.report.document import Figure, Table
 from wmjax.report.ink import INK, WIDTH
 from wmjax.report.lineups import lineups
@@ -357,6 +358,76 @@ def test_one_panel_a_task():
     assert len(drawing.axes) == 2
     look(drawing)
     assert tasks_section(parts_of(episodes(fading))) is None
+
+
+def directions(section):
+    """By a word of its finding: verdict, mean difference, and the counts of victims."""
+    table = lines(section, "directions")
+    return lambda *words: next(row[1:] for row in table if all(word in row[0] for word in words))
+
+
+def test_directions_of_objectives_by_hand():
+    section = directions_section(parts_of(episodes(fading, objectives=tuple(HARM), victims=[("a", "x"), ("b", "y")])))
+    found = directions(section)
+    # nAUC is 0.902 minus half the harm at the largest budget: noise beside DCA, then DCA and LDA beside VSA and PEA.
+    assert found("random")[0] == found("VSA")[0] == "**holds**"
+    np.testing.assert_allclose(found("random")[1:], [0.025, 2, 2, 0, 0])
+    np.testing.assert_allclose(found("VSA")[1:], [0.1375, 2, 2, 0, 0])
+    assert len(lines(section, "directions")) == 2
+
+
+def test_directions_may_be_open_or_the_opposite():
+    def left(row):
+        """Noise harms as much as VSA, give or take the seed's luck, in `a`, and more in `b`."""
+        luck = {1: 30.0, 2: 0.0, 3: -30.0}[row["seed"]] if row["objective"] == "random" else 0.0
+        worse = 100.0 if (row["victim"], row["objective"]) == ("b", "random") else 0.0
+        return 900.0 - (row["objective"] != "clean") * (200.0 + luck + worse)
+
+    rows = episodes(left, objectives=("random", "vsa"), victims=[("a", "x"), ("b", "y")])
+    verdict, difference, *counts = directions(directions_section(parts_of(rows)))("random")
+    assert (verdict, counts) == ("**opposite**", [2, 0, 1, 1])
+    assert difference == pytest.approx(-0.0375)  # the area of a harm of 100 at budgets 0.1 and 0.2 is 0.075
+
+
+def test_directions_in_time():
+    share = {"none": 0.0, "full": 1.0, "first_half": 0.4, "second_half": 0.6, "sparse(2)": 0.4, "sparse(4)": 0.4}
+
+    def left(row):
+        return 900.0 - share[row["mode"]] * (900.0 - fading(row) + row["seed"])
+
+    found = directions(directions_section(parts_of(episodes(left, modes=tuple(share)[1:]))))
+    assert (found("every frame")[0], found("first half", "second")[0]) == ("**holds**", "**opposite**")
+    np.testing.assert_allclose(found("every frame")[1], 0.6 * 0.25)
+    assert found("every 2nd")[:2] == ["**open**", 0.0]
+    with pytest.raises(StopIteration):
+        found("every 6th")
+
+
+def test_directions_of_defenses():
+    spared = {"none": 0.0, "jpeg(75)": 0.5, "median": 0.1, "noise(0.04)": 0.2}
+
+    def left(row):
+        return 900.0 - (1 - spared[row["defense"]] * (1 - row["adaptive"])) * (900.0 - fading(row) + row["seed"])
+
+    found = directions(directions_section(parts_of(episodes(left, defenses=tuple(spared), adaptive=(False, True)))))
+    np.testing.assert_allclose([found("JPEG", "more")[1], found("JPEG", "less")[1]], [0.3, 0.5])
+    np.testing.assert_allclose([found("median", "more")[1], found("median", "less")[1]], [-0.1, 0.1])
+    assert found("median", "more")[0] == "**opposite**"
+
+
+def test_directions_of_transfer():
+    rows = episodes(moved, victims=AGENTS, sources=("self", "a", "b", "c"))
+    verdict, difference, victims, *_ = directions(directions_section(parts_of(rows)))("InfoNCE")
+    assert (verdict, victims) == ("**opposite**", 2)
+    np.testing.assert_allclose(difference, -np.mean([0.0625, 0.125]))
+
+
+def test_no_directions_without_cells_that_show_any():
+    assert directions_section(parts_of(episodes(fading, objectives=("pda",)))) is None
+    assert directions_section(parts_of(episodes(fading, modes=("first_half",)))) is None
+    assert directions_section([]) is None
+    rows = [row for row in episodes(fading, objectives=("random", "vsa")) if row["objective"] != "random"]
+    assert directions_section(parts_of(rows, {"objectives": ["random", "vsa"]})) is None  # not yet played
 
 
 def test_published_numbers_stand_beside_the_same_cells():

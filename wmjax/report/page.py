@@ -6,6 +6,7 @@ from wmjax.report.breaking import breaking_budgets
 from wmjax.report.cells import Cells, cell_text, cells
 from wmjax.report.checks import Finding, check
 from wmjax.report.curves import draw_curves
+from wmjax.report.directions import directions_section
 from wmjax.report.document import Document, Figure, Part, Section, Table, Video
 from wmjax.report.findings import warnings
 from wmjax.report.folder import Manifest, Rows
@@ -69,6 +70,7 @@ def assemble(rows: Rows, manifest: Manifest, parts: Parts, videos: Sequence[Vide
         recovery_section(parts),
         transfer_section(parts),
         ranking_section(parts),
+        directions_section(parts),
         published_section(rows, parts),
         Section("Inside the attacks", (diagnostics_table(rows, parts), _DIAGNOSTICS)) if parts else None,
         _checks(findings, study),

@@ -11,7 +11,7 @@ from wmjax.report.folder import Rows
 from wmjax.report.markdown import code
 from wmjax.report.names import objective_label
 from wmjax.report.scores import DRAW, Block, Estimate, Floats, episode_returns
-from wmjax.report.settings import Setting
+from wmjax.report.settings import USUAL
 from wmjax.report.strongest import strongest
 from wmjax.report.tables import Parts, estimate_value
 
@@ -84,8 +84,7 @@ class _Member(NamedTuple):
 
 def published_section(rows: Rows, parts: Parts) -> Section | None:
     """Return tables of numbers side by side; None where the study shares no cell with the paper."""
-    usual = Setting("full", "all", "float", "none", False)
-    blocks = [block for block, _ in parts if block.setting == usual and block.agent in {family for _, family in NAUC}]
+    blocks = [block for block, _ in parts if block.setting == USUAL and block.agent in {family for _, family in NAUC}]
     members = [member for block in blocks for member in _members(block)]
     each: list[Part] = [*_clean(rows), *_nauc(members), *_strongest(members)]
     return Section("Beside the published numbers", (_READING, *each)) if each else None

@@ -28,7 +28,8 @@ class Setting(NamedTuple):
         return self.source not in ("self", "none")
 
 
-_USUAL = Setting("full", "all", "float", "none", False)
+USUAL = Setting("full", "all", "float", "none", False)
+"""Every frame, the whole image, no defense, by the victim's own gradient: the benchmark's main study."""
 
 
 def noise_setting(setting: Setting) -> Setting:
@@ -38,14 +39,14 @@ def noise_setting(setting: Setting) -> Setting:
 
 def setting_order(setting: Setting) -> tuple:
     """Return the sorting key of a setting: modes in their order; of the other axes the usual first, then by name."""
-    rest = ((value != usual, value) for value, usual in zip(setting[1:], _USUAL[1:], strict=True))
+    rest = ((value != usual, value) for value, usual in zip(setting[1:], USUAL[1:], strict=True))
     return (mode_order(setting.mode), *rest)
 
 
 def told_axes(settings: Iterable[Setting]) -> frozenset[str]:
     """Return what the name of a setting among these tells: its mode, and the axes that are not as usual in all."""
     every = list(settings)
-    other = {axis for i, axis in enumerate(Setting._fields) if any(setting[i] != _USUAL[i] for setting in every)}
+    other = {axis for i, axis in enumerate(Setting._fields) if any(setting[i] != USUAL[i] for setting in every)}
     return frozenset({"mode", *other} - ({"source"} if not any(setting.transferred for setting in every) else set()))
 
 
