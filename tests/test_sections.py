@@ -389,6 +389,18 @@ def test_directions_may_be_open_or_the_opposite():
     assert difference == pytest.approx(-0.0375)  # the area of a harm of 100 at budgets 0.1 and 0.2 is 0.075
 
 
+def test_directions_of_families():
+    def left(row):
+        return 900.0 - (row["objective"] != "clean") * {"a": 300.0, "b": 100.0, "c": 300.0}[row["victim"]]
+
+    found = directions(directions_section(parts_of(episodes(left, victims=AGENTS))))
+    assert found("R2-Dreamer")[:3] == ["**holds**", pytest.approx(0.15), 1]  # areas of 0.225 and 0.075
+    with pytest.raises(StopIteration):
+        found("DreamerPro")
+    elsewhere = [*episodes(left, victims=AGENTS[:2]), *episodes(left, victims=AGENTS[2:], tasks=("dmc_b",))]
+    assert found("R2-Dreamer") == directions(directions_section(parts_of(elsewhere)))("R2-Dreamer")
+
+
 def test_directions_in_time():
     share = {"none": 0.0, "full": 1.0, "first_half": 0.4, "second_half": 0.6, "sparse(2)": 0.4, "sparse(4)": 0.4}
 

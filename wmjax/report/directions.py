@@ -17,6 +17,10 @@ from wmjax.report.tables import Parts, estimate_value
 
 _RANDOM = "random noise hurts less than any objective (table 2)"
 _OBJECTIVES = "VSA and PEA hurt more than DCA and LDA (table 3)"
+_FAMILIES = {
+    "r2dreamer": (1.0, "R2-Dreamer is hurt less than the other families (table 2)"),
+    "dreamerpro": (-1.0, "DreamerPro is hurt more than the other families (table 2)"),
+}
 _MODES = {
     ("full", "first_half"): "attacks on every frame hurt more than those on the first half (table 4)",
     ("first_half", "second_half"): "attacks on the first half hurt more than those on the second (table 4)",
@@ -36,7 +40,7 @@ the same trained again, may differ by more."""
 
 def directions_section(parts: Parts) -> Section | None:
     """Return the table of the directions that the study has the cells of; None where it has those of none."""
-    each = [*_objectives(parts), *_modes(parts), *_defenses(parts), *_transfer(parts)]
+    each = [*_objectives(parts), *_families(parts), *_modes(parts), *_defenses(parts), *_transfer(parts)]
     lines = tuple(_line(finding, np.stack(own, axis=-1)) for finding, found in each if (own := _known(found)))
     if not lines:
         return None
@@ -105,6 +109,17 @@ def _objectives(parts: Parts) -> Iterator[tuple[str, list[Floats]]]:
             if {"dca", "lda", "vsa", "pea"} <= {*block.objectives}
         ],
     )
+
+
+def _families(parts: Parts) -> Iterator[tuple[str, list[Floats]]]:
+    usual = [part for part in parts if part[0].setting == USUAL]
+    for family, (sign, finding) in _FAMILIES.items():
+        found = []
+        for block, summary in usual:
+            others = [_overall(*part) for part in usual if part[0].agent != family and part[0].tasks == block.tasks]
+            if block.agent == family and others:
+                found.append(sign * (_overall(block, summary) - np.mean(others, axis=0)))
+        yield finding, found
 
 
 def _modes(parts: Parts) -> Iterator[tuple[str, list[Floats]]]:
