@@ -15,7 +15,7 @@ from wmjax.grid.rows import CELL, SCHEMA
 from wmjax.report.curves import draw_curves
 from wmjax.report.directions import directions_section
 from wmjax.report.document import Figure, Table
-from wmjax.report.ink import INK, WIDTH
+from wmjax.report.ink import INK, WIDTH, drawable
 from wmjax.report.lineups import lineups
 from wmjax.report.panels import tasks_section
 from wmjax.report.published import BUDGETS, TASKS, published_section
@@ -360,6 +360,14 @@ def test_one_panel_a_task():
     assert tasks_section(parts_of(episodes(fading))) is None
 
 
+@pytest.mark.parametrize("letters", [1, 2, 3, 20, 36, 37])
+def test_names_too_long_for_a_figure_keep_their_ends_apart(letters):
+    names = [f"dmc_cartpole_balance_{family}_tiny" for family in ("dreamer", "r2dreamer", "infonce", "dreamerpro")]
+    shown = [drawable(name, letters) for name in names]
+    assert all(len(text) == min(letters, len(name)) for text, name in zip(shown, names, strict=True))
+    assert len({*shown}) == (4 if letters >= 20 else 1)
+
+
 def directions(section):
     """By a word of its finding: verdict, mean difference, and the counts of victims."""
     table = lines(section, "directions")
@@ -425,6 +433,7 @@ def test_directions_of_defenses():
     np.testing.assert_allclose([found("JPEG", "more")[1], found("JPEG", "less")[1]], [0.3, 0.5])
     np.testing.assert_allclose([found("median", "more")[1], found("median", "less")[1]], [-0.1, 0.1])
     assert found("median", "more")[0] == "**opposite**"
+    np.testing.assert_allclose(found("Gaussian noise", "less")[1], 0.2)
 
 
 def test_directions_of_transfer():

@@ -109,7 +109,11 @@ def legend_columns(names: Iterable[str]) -> int:
 
 
 def drawable(text: str, letters: int) -> str:
-    """Return at most `letters` characters of `text`, those that the font lacks as `?`."""
+    """Return at most `letters` characters of `text`, those that the font lacks as `?`.
+
+    Too long a text loses its middle: names of agents and tasks begin alike, and differ at their ends.
+    """
     glyphs = get_font(findfont("DejaVu Sans")).get_charmap()
     shown = "".join(char if ord(char) in glyphs else "?" for char in plain(text))
-    return shown if len(shown) <= letters else shown[: letters - 1] + "…"
+    end = 3 * (letters - 1) // 4
+    return shown if len(shown) <= letters else f"{shown[: letters - 1 - end]}…{shown[len(shown) - end :]}"
