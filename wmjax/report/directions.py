@@ -78,13 +78,9 @@ def _robustness(summary: Summary) -> Floats:
     return np.mean(np.concatenate([summary.by_task.value[None], summary.drawn]), axis=1)
 
 
-def _guided(block: Block) -> list[int]:
-    return [i for i, name in enumerate(block.objectives) if name != "random"]
-
-
 def _overall(block: Block, summary: Summary) -> Floats:
     """Return the mean over objectives other than noise [D]; NaN where there are none."""
-    return np.mean(_robustness(summary)[:, _guided(block)], axis=-1) if _guided(block) else np.full(1, np.nan)
+    return np.mean(_robustness(summary)[:, block.guided], axis=-1) if block.guided else np.full(1, np.nan)
 
 
 def _objectives(parts: Parts) -> Iterator[tuple[str, list[Floats]]]:
@@ -96,9 +92,9 @@ def _objectives(parts: Parts) -> Iterator[tuple[str, list[Floats]]]:
     yield (
         _RANDOM,
         [
-            means(block, values, "random") - np.max(values[:, _guided(block)], axis=-1)
+            means(block, values, "random") - np.max(values[:, block.guided], axis=-1)
             for block, values in usual
-            if "random" in block.objectives and _guided(block)
+            if "random" in block.objectives and block.guided
         ],
     )
     yield (

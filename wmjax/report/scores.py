@@ -70,6 +70,11 @@ class Block:
         return tuple(dict.fromkeys(attack.objective for attack in self.attacks))
 
     @property
+    def guided(self) -> list[int]:
+        """Which of the objectives an attack can follow: all but random noise."""
+        return [i for i, name in enumerate(self.objectives) if name != "random"]
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The optimizers that an objective's mean goes over, by label."""
         steps = {label: attack.steps for attack, label in zip(self.attacks, self.labels, strict=True)}

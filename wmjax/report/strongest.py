@@ -17,7 +17,7 @@ def strongest_section(parts: Parts) -> Section | None:
     if not settings:
         return None
     block = parts[0][0]
-    guided = [i for i, name in enumerate(block.objectives) if name != "random"]
+    guided = block.guided
     if len(guided) < 2:
         return None
     lines: list[tuple[str | Value, ...]] = []

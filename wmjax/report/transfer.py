@@ -29,7 +29,7 @@ def transfer_section(parts: Parts) -> Section | None:
     each: list[Part] = []
     for i, base in enumerate(sorted(rest, key=setting_order), 1):
         own = [part for part in parts if part[0].setting._replace(source="self") == base]
-        if any(name != "random" for name in own[0][0].objectives):
+        if own[0][0].guided:
             each += _parts_of(own, base, "" if i == 1 else f"_{i}", len(rest) > 1)
     if not each:
         return None
@@ -40,7 +40,7 @@ def transfer_section(parts: Parts) -> Section | None:
 def _parts_of(own: Parts, base: Setting, suffix: str, several: bool) -> list[Part]:
     moved = [part for part in own if part[0].setting.transferred]
     block = moved[0][0]
-    guided = [i for i, name in enumerate(block.objectives) if name != "random"]
+    guided = block.guided
     labels = [objective_label(block.objectives[i]) for i in guided]
     sources = sorted({other.setting.source for other, _ in moved})
     targets = sorted({other.victim for other, _ in moved})
