@@ -41,11 +41,37 @@ GOLDENS = {
 }
 
 
+UNUSUAL_SETTINGS = {
+    "jax_enable_x64": True,
+    "jax_default_prng_impl": "rbg",
+    "jax_threefry_partitionable": False,
+    "jax_default_matmul_precision": "bfloat16",
+    "jax_softmax_custom_jvp": True,
+    "jax_disable_jit": True,
+    "jax_debug_nans": True,
+    "jax_debug_infs": True,
+    "jax_debug_key_reuse": True,
+    "jax_check_tracer_leaks": True,
+    "jax_thread_guard": True,
+    "jax_transfer_guard": "disallow",
+}
+"""Settings of JAX that change results or end a computation, each with another value than its usual one."""
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _forget_programs():
     """Let go of a module's compiled programs: they are so many that a process could not map them all in memory."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture
+def setting():
+    """A function that sets JAX for all of the process, as the environment or a program would, until the test ends."""
+    before = {name: jax.config.values[name] for name in UNUSUAL_SETTINGS}
+    yield lambda **values: [jax.config.update(name, value) for name, value in values.items()]
+    for name, value in before.items():
+        jax.config.update(name, value)
 
 
 @pytest.fixture(scope="session")

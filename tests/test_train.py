@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import UNUSUAL_SETTINGS
 from programs import QUICK
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.record_writer import masked_crc32c
@@ -107,6 +108,15 @@ def same(a, b):
 
 def key_data(x):
     return np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
+
+
+def test_a_run_is_the_same_under_any_settings(quick, tmp_path, setting):
+    job = prepare(TASK, "r2dreamer", "tiny", steps=52, changes=SMALL, out=tmp_path / "usual")
+    usual = run.train(job)
+    setting(**UNUSUAL_SETTINGS)
+    other = run.train(replace(job, folder=tmp_path / "other"))
+    assert same(other.state, usual.state)
+    assert replace(job, folder=tmp_path / "other").identity == job.identity
 
 
 def test_a_stopped_run_ends_as_one_that_was_not(quick, tmp_path, monkeypatch):

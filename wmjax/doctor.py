@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from wmjax import runtime
+from wmjax.core import machine
 from wmjax.render import BACKENDS
 
 Status = Literal["ok", "warning", "error"]
@@ -126,7 +127,7 @@ def _check_version(requirement: Requirement, missing: Status) -> Finding:
 
 def check_devices() -> Finding:
     """Compute something on JAX's default device, and notice a GPU that JAX does not use."""
-    cores = len(os.sched_getaffinity(0))
+    cores = machine.cores()
     try:
         import jax
 

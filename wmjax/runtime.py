@@ -2,10 +2,13 @@
 
 import importlib.metadata
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from wmjax.core import machine
 from wmjax.core.errors import InputError
 
 _PACKAGES = ("wmjax", "jax", "jaxlib", "flax", "numpy", "mujoco", "mujoco-mjx", "dm_control")
@@ -51,9 +54,8 @@ def use_all_cores() -> None:
 
     Takes effect only before JAX's first computation; flags that the user has set are kept.
     """
-    cores = len(os.sched_getaffinity(0))
     wanted = {
-        "--xla_force_host_platform_device_count": str(cores),
+        "--xla_force_host_platform_device_count": str(machine.cores()),
         "--xla_cpu_multi_thread_eigen": "false",
     }
     flags = os.environ.get("XLA_FLAGS", "")
@@ -61,16 +63,36 @@ def use_all_cores() -> None:
     os.environ["XLA_FLAGS"] = " ".join([flags, *missing]).strip()
 
 
+def local_devices() -> list[Any]:
+    """Return JAX's devices of this process; raises InputError where its back end does not start."""
+    import jax
+
+    try:
+        return jax.local_devices()
+    except Exception as error:  # JAX raises a RuntimeError for most back ends, and fails an assertion for CUDA's
+        wanted = jax.config.values["jax_platforms"]
+        reason = str(error).partition(" (set JAX_PLATFORMS")[0] or "it is not installed"
+        raise InputError(
+            f"JAX_PLATFORMS is {wanted!r:.80}, which does not start ({reason:.200}); available here: {_available()}"
+        ) from None
+
+
+def _available() -> str:
+    """Return the platforms that JAX finds when it may choose; a process of its own asks, since a start is for good."""
+    script = "import jax; print(*sorted({device.platform for device in jax.devices()}), sep=', ')"
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, encoding="utf-8", errors="replace"
+    )
+    return done.stdout.strip() or "none"
+
+
 def memory(devices: Sequence[Any]) -> int | None:
     """Return the bytes that each of `devices` has, CPUs an equal share; None where that is not known."""
     if devices[0].platform != "cpu":
         stats = [device.memory_stats() or {} for device in devices]
         return min((found["bytes_limit"] for found in stats if "bytes_limit" in found), default=None)
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")  # of a container
-    if limit.exists() and (text := limit.read_text().strip()).isdigit():
-        whole = min(whole, int(text))
-    return whole // len(devices)
+    return machine.memory() // len(devices)
 
 
 def versions(*more: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from wmjax.attacks.defenses import through
 from wmjax.attacks.objectives import NAMES, critic, mixture, towards
 from wmjax.attacks.problem import Loss
 from wmjax.attacks.threat import Attack, Threat
+from wmjax.core.jax_settings import check_keys, fixed_settings
 from wmjax.victims.base import Belief, Embedding, Params, Prediction, Victim
 
 _LATENT, _DEFENSE = 2**30, 2**30 + 2**29
@@ -36,8 +37,13 @@ class Draw:
     keys: jax.Array  #: [B] for what else is random: some optimizers, defenses, and further draws
 
 
+@fixed_settings()
 def draw(victim: Victim, keys: jax.Array) -> Draw:
-    """Return the attacker's draw for one frame from a key an example, [B]; the keys are consumed."""
+    """Return the attacker's draw for one frame from a key an example, [B]; the keys are consumed.
+
+    Raises InputError for keys of another generator than wmjax's.
+    """
+    check_keys("keys", keys)
     shape = (victim.image_size, victim.image_size, 3)
 
     def one(key: jax.Array) -> Draw:
@@ -62,6 +68,7 @@ def attacker_noise(attack: Attack, noise: jax.Array, drawn: Draw) -> tuple[jax.A
             return noise, drawn.gumbel
 
 
+@fixed_settings()
 def attacker_loss(attack: Attack, victim: Victim, params: Params, frame: Frame, drawn: Draw, threat: Threat) -> Loss:
     """Return what `perturb`, with the same arguments, maximises: a function of the image, [B, H, W, C] -> [B]."""
     aim, n = attacker_aim(attack, victim, params, frame, drawn, threat), attack.draws
@@ -77,6 +84,7 @@ def attacker_loss(attack: Attack, victim: Victim, params: Params, frame: Frame, 
     return loss
 
 
+@fixed_settings()
 def attacker_aim(
     attack: Attack, victim: Victim, params: Params, frame: Frame, drawn: Draw, threat: Threat
 ) -> Callable[[Embedding], jax.Array]:

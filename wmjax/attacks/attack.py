@@ -14,6 +14,7 @@ from wmjax.attacks.optimizers import Optimizer
 from wmjax.attacks.problem import Best, Loss, Problem, ball, grey, keep, keys_at, per_pixel, project, unknown
 from wmjax.attacks.threat import Attack, Threat
 from wmjax.core.errors import InputError
+from wmjax.core.jax_settings import fixed_settings
 from wmjax.victims.base import Params, Victim
 
 
@@ -27,6 +28,7 @@ class Perturbed:
     restart_gap: jax.Array  #: [B] how much higher the best of all starts ended than the first; 0 for one start
 
 
+@fixed_settings()
 def perturb(attack: Attack, victim: Victim, params: Params, frame: Frame, drawn: Draw, threat: Threat) -> Perturbed:
     """Return the attacked version of the frame's image; no example depends on the others of its batch.
 
@@ -58,6 +60,7 @@ def start_radius(attack: Attack, threat: Threat) -> jax.Array:
     return jnp.where(away, threat.eps, 0.0)
 
 
+@fixed_settings()
 def maximise(loss: Loss, optimizer: Optimizer, problem: Problem) -> Perturbed:
     """Maximise a per-example `loss` inside the ball; restarts keep the image of the best loss."""
     if not optimizer.steps:

@@ -14,6 +14,7 @@ from wmjax.attacks.objectives import objective_targets, objective_weights
 from wmjax.attacks.optimizers import NO_STEPS, Optimizer
 from wmjax.attacks.timing import GAPS
 from wmjax.core.errors import InputError, unknown_name
+from wmjax.core.jax_settings import fixed_settings
 from wmjax.victims.base import Victim
 
 NOISES = ("fresh", "shared", "mode")
@@ -70,6 +71,7 @@ class Threat:
     most: jax.Array  #: [B] int32 most frames of an episode that are attacked
 
 
+@fixed_settings()
 def threat(
     objectives: Sequence[str],
     eps: Sequence[float],

@@ -10,6 +10,7 @@ from wmjax.attacks.fab import FAB
 from wmjax.attacks.problem import Ball, Problem, ball, per_pixel, project
 from wmjax.attacks.threat import Attack, Threat
 from wmjax.core.errors import InputError
+from wmjax.core.jax_settings import fixed_settings
 from wmjax.victims.base import Params, Victim
 
 
@@ -22,6 +23,7 @@ class Universal:
     loss_last: jax.Array  #: [] and with `delta`
 
 
+@fixed_settings()
 def universal(attack: Attack, victim: Victim, params: Params, frames: Frame, drawn: Draw, threat: Threat) -> Universal:
     """Return one perturbation that raises the mean loss of many frames, in the ball of the first example's budget.
 

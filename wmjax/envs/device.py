@@ -9,6 +9,7 @@ import numpy as np
 from flax import struct
 
 from wmjax.core.errors import InputError
+from wmjax.core.jax_settings import fixed_settings
 from wmjax.envs import dmc
 from wmjax.envs.base import EnvSpec, check_whole, episode_seeds, physics_states
 from wmjax.render.frame import frame
@@ -17,16 +18,19 @@ from wmjax.render.scene import Scene, poses, scene
 __all__ = ["DeviceEnv", "DeviceState", "begin", "go_on", "look"]
 
 
+@fixed_settings()
 def begin(world: dmc.DmcEnv, params: dmc.Params, keys: jax.Array) -> dmc.EnvState:
     """Start B episodes, one a key [B]; the keys are consumed."""
     return jax.vmap(partial(world.reset, params))(keys)
 
 
+@fixed_settings()
 def look(scene: Scene, worlds: dmc.EnvState) -> jax.Array:
     """Return what the cameras of B worlds see, uint8 [B, H, W, 3]."""
     return jax.vmap(lambda world: frame(scene, poses(world.data, world.geometry)))(worlds)
 
 
+@fixed_settings()
 def go_on(world: dmc.DmcEnv, worlds: dmc.EnvState, action: jax.Array) -> dmc.EnvState:
     """Apply `action` [B, A], in [-1, 1], to B worlds for the action repeat."""
     return jax.vmap(world.step)(worlds, action)
@@ -60,6 +64,7 @@ class DeviceEnv:
     `world` (static), `params` and `scene` are what the pure functions of this module take.
     """
 
+    @fixed_settings()
     def __init__(self, spec: EnvSpec, batch: int) -> None:
         """Load the task's model."""
         check_whole("batch", batch)
@@ -67,14 +72,17 @@ class DeviceEnv:
         self.world, self.params = dmc.load(spec.task)
         self.scene = scene(self.world.physics.model, size=spec.image_size, camera=spec.camera)
 
+    @fixed_settings()
     def reset(self, seeds: Any) -> DeviceState:
         """Start an episode a seed: `seeds` [B], integers in [0, 2**32)."""
         return _reset(self.world, self.params, self.scene, self.keys(seeds))
 
+    @fixed_settings()
     def keys(self, seeds: Any) -> jax.Array:
         """Return the keys [B] from which `begin` starts the episodes of `seeds` [B], integers in [0, 2**32)."""
         return jax.vmap(jax.random.key)(episode_seeds(seeds, self.batch).astype(np.uint32))
 
+    @fixed_settings()
     def state_at(
         self,
         qpos: Any,
@@ -89,6 +97,7 @@ class DeviceEnv:
         arrays = physics_states(self.batch, jax.dtypes.canonicalize_dtype(float), qpos=qpos, qvel=qvel, **geometry)
         return _place(self.world, self.params, self.scene, arrays)
 
+    @fixed_settings()
     def step(self, state: DeviceState, action: Any) -> DeviceState:
         """Apply `action` [B, A], in [-1, 1], for the task's action repeat."""
         if np.shape(action) != (self.batch, self.spec.action_size):

@@ -13,6 +13,7 @@ from functools import cache, partial
 from wmjax.attacks.threat import Attack
 from wmjax.attacks.timing import Timing
 from wmjax.core.errors import InputError
+from wmjax.core.jax_settings import fixed_settings
 from wmjax.envs import spec as env_spec
 from wmjax.grid.flops import step_flops
 from wmjax.grid.job import Job
@@ -86,6 +87,7 @@ class Estimate:
         return found
 
 
+@fixed_settings()
 def estimate(job: Job) -> Estimate:
     """Return what `run` will take to do what is left of the job, after a trial; nothing is written to its folder.
 

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from wmjax import runtime
+from wmjax.core import machine
 from wmjax.core.errors import InputError
+from wmjax.core.jax_settings import arithmetic, fixed_settings
 from wmjax.grid.lane import Lane
 from wmjax.grid.memory import batch_size
 from wmjax.grid.plan import Chunk, Episode, plan
@@ -40,7 +40,7 @@ class Job:
 
     def lanes(self) -> list[Lane]:
         """Return a lane for each device; together they have an environment process a core."""
-        workers = max(1, len(os.sched_getaffinity(0)) // len(self.devices))
+        workers = max(1, machine.cores() // len(self.devices))
         return [Lane(device, workers, self.agents) for device in self.devices]
 
     def records(self, episode: Episode) -> bool:
@@ -51,6 +51,7 @@ class Job:
         return kept and episode.seed == self.study.seeds[0]
 
 
+@fixed_settings()
 def prepare(
     study: Study | str | Path = "quickstart",
     out: str | Path | None = None,
@@ -64,7 +65,7 @@ def prepare(
     """
     if not isinstance(study, Study):
         study = read_study(study)
-    devices = jax.local_devices()
+    devices = runtime.local_devices()
     if batch is not None and not 1 <= batch <= 65536:
         raise InputError(f"batch is {batch}; allowed: 1 to 65536")
     part = _part(shard)
@@ -92,6 +93,7 @@ def prepare(
         "batch": batch,
         "schema": SCHEMA_VERSION,
         "versions": runtime.versions(),  # other pixels, physics or rounding are other results
+        **arithmetic(devices),
     }
     identity = json.loads(json.dumps(identity))  # as it will be read back
     return Job(study, folder, devices, batch, agents, cards, chunks, part, tuple(notes), identity)

@@ -16,6 +16,7 @@ from wmjax.attacks.optimizers import NO_STEPS, optimizer
 from wmjax.attacks.regions import region
 from wmjax.attacks.threat import Attack, Threat, threat
 from wmjax.attacks.timing import Timing, timing
+from wmjax.core.jax_settings import fixed_settings
 from wmjax.envs import make
 from wmjax.grid.plan import Chunk, Episode
 from wmjax.rollout.keys import digest, episode_keys
@@ -44,6 +45,7 @@ class Lane:
         self._agents: dict[str, tuple[Dreamer, Params]] = {}
         self._env: Any = None
 
+    @fixed_settings()
     def play(self, chunk: Chunk, record: Callable[[Episode], bool], on_step: Callable[[int], None]) -> Played:
         """Play the chunk's episodes; `record` says which to keep frame by frame, `on_step` may raise to stop."""
         _make_room()

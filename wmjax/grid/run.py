@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import jax
-
+from wmjax import runtime
 from wmjax.core.errors import InputError
+from wmjax.core.jax_settings import fixed_settings
 from wmjax.core.naming import printable
 from wmjax.envs import WorkerError
 from wmjax.grid.job import Job, prepare
@@ -44,6 +44,7 @@ class Outcome:
     notes: tuple[str, ...] = ()  #: caveats of the victims
 
 
+@fixed_settings()
 def run(
     study: Study | str | Path = "quickstart",
     out: str | Path | None = None,
@@ -178,7 +179,7 @@ class _Work:
         if last:
             self.failed[chunk.id] = summary
             family = self._job.cards[chunk.episodes[0].victim].victim.agent
-            rows = unplayed(chunk, family, jax.local_devices()[0].device_kind, summary)
+            rows = unplayed(chunk, family, runtime.local_devices()[0].device_kind, summary)
             self._store.write_rows(chunk.id, rows, "".join(traceback.format_exception(error)))
         what = " ".join(str(part) for part in chunk.episodes[0].program)
         return f"{what}: failed, {'given up' if last else 'trying again'}: {summary}"

@@ -1,7 +1,6 @@
 """Turns the folder of a study into tables, figures and videos: a pure function of what lies in the folder."""
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from wmjax.core import machine
 from wmjax.core.errors import InputError
 from wmjax.core.files import make_folder
 from wmjax.report import csv, html, latex, markdown
@@ -47,7 +47,7 @@ def report(folder: Path) -> Path:
     out = folder / "report"
     for place in (out, out / "tables"):
         make_folder(place)
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # each encoder is a process of one thread
+    with ThreadPoolExecutor(machine.cores()) as pool:  # each encoder is a process of one thread
         list(pool.map(partial(_write_video, out, _VIDEO_BYTES // max(4, len(pairs))), videos, pairs))
     written = [name for video in videos for name in (video.file, video.poster)]
     written += _write_parts(document, out)

@@ -10,6 +10,7 @@ from wmjax.attacks.fab import FAB
 from wmjax.attacks.objectives import HAS_BOUNDARY, NAMES
 from wmjax.attacks.threat import Attack, Threat
 from wmjax.core.errors import InputError
+from wmjax.core.jax_settings import check_keys
 from wmjax.envs.device import DeviceEnv
 from wmjax.envs.host import HostEnv
 from wmjax.victims.base import Params, Victim
@@ -60,6 +61,7 @@ def check(
 
 def _check_shapes(victim: Victim, threat: Threat, batch: int, keys: jax.Array, attack_keys: jax.Array) -> None:
     for name, given in (("keys", keys), ("attack_keys", attack_keys)):
+        check_keys(name, given)
         if given.shape != (batch,):
             raise InputError(f"{name} has shape {given.shape}; expected ({batch},), one for each of the {batch} seeds")
     picture = (batch, victim.image_size, victim.image_size, 3)

@@ -35,6 +35,10 @@ MEANS = (
 """Diagnostics of an attacked frame that an episode averages; `max_delta` is their only maximum. See grid/rows.py."""
 
 
+_ROUNDING = 1e-6
+"""Excess over a budget that is none: grey levels k / 255 are not exact in float32, nor are their differences."""
+
+
 def no_diagnostics(batch: int) -> dict[str, jax.Array]:
     """Return the diagnostics [B] of frames that were not attacked."""
     return dict.fromkeys((*MEANS, "max_delta"), jnp.zeros(batch))
@@ -88,6 +92,11 @@ def judge(
         "zero_grad": perturbed.zero_grad,
         "restart_gap": perturbed.restart_gap,
         "saturated": jnp.mean((inside & edge).astype(jnp.float32), axis=(1, 2, 3)),
-        "max_delta": jnp.max(jnp.abs(perturbed.image - image), axis=(1, 2, 3)),
+        "max_delta": _within(jnp.max(jnp.abs(perturbed.image - image), axis=(1, 2, 3)), threat.eps),
     }
     return {name: jnp.where(struck, value, 0.0) for name, value in found.items()}
+
+
+def _within(size: jax.Array, eps: jax.Array) -> jax.Array:
+    """Return the sizes [B] of perturbations, without an excess over their budgets `eps` [B] that is rounding alone."""
+    return jnp.where(size > eps + _ROUNDING, size, jnp.minimum(size, eps))

@@ -11,6 +11,7 @@ from flax import struct
 
 from wmjax.attacks.threat import Attack, Threat
 from wmjax.core.errors import InputError
+from wmjax.core.jax_settings import fixed_settings
 from wmjax.envs import dmc
 from wmjax.envs.device import DeviceEnv, begin, go_on, look
 from wmjax.envs.host import HostEnv
@@ -28,6 +29,7 @@ _FRAMES = 12_800
 """Most frames that a call returns, of 25 kB each: as the camera and as the agent saw it."""
 
 
+@fixed_settings()
 def host(
     victim: Victim,
     params: Params,
@@ -104,12 +106,14 @@ class Past:
     diagnostics: dict[str, jax.Array]  #: [T, B] each, of a frame; zero where it was not attacked
 
 
+@fixed_settings()
 def start(victim: Victim, worlds: dmc.EnvState, steps: int | jax.Array, source: Victim | None = None) -> Loop:
     """Return where B episodes of `steps` agent steps stand that start in `worlds` [B]; `source` is the attack's."""
     batch = len(worlds.t)
     return Loop(worlds, initial_state(victim, batch, steps, source), no_diagnostics(batch), jnp.int32(0))
 
 
+@fixed_settings()
 def scan(
     victim: Victim,
     attack: Attack,
@@ -153,6 +157,7 @@ def _start(
 _scan = jax.jit(scan, static_argnums=(0, 1, 2), donate_argnums=5)
 
 
+@fixed_settings()
 def device(
     victim: Victim,
     params: Params,

@@ -9,11 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from wmjax.core.jax_settings import GENERATOR
+
 
 def episode_keys(names: Sequence[Any]) -> jax.Array:
     """Return a random key an episode, [B], from what names it alone: not from its place in a batch, chunk or run."""
     digests = b"".join(digest(name)[:8] for name in names)
-    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(digests, ">u4").astype(np.uint32).reshape(-1, 2)))
+    numbers = np.frombuffer(digests, ">u4").astype(np.uint32).reshape(-1, 2)
+    return jax.random.wrap_key_data(jnp.asarray(numbers), impl=GENERATOR)
 
 
 def digest(name: Any) -> bytes:

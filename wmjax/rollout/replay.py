@@ -5,10 +5,12 @@ import jax.numpy as jnp
 
 from wmjax.attacks.aim import Draw, Frame
 from wmjax.attacks.threat import Attack, Threat
+from wmjax.core.jax_settings import fixed_settings
 from wmjax.rollout.step import draw_at, frame_at, respond
 from wmjax.victims.base import Belief, Params, Victim
 
 
+@fixed_settings()
 def replay(
     victim: Victim,
     attack: Attack,

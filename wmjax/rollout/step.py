@@ -21,6 +21,7 @@ from wmjax.attacks.problem import choose
 from wmjax.attacks.threat import Attack, Threat
 from wmjax.attacks.timing import strike
 from wmjax.core.grey import LEVELS
+from wmjax.core.jax_settings import fixed_settings
 from wmjax.rollout.diagnostics import judge, no_diagnostics
 from wmjax.victims.base import Belief, Embedding, Internals, Params, Prediction, Victim
 
@@ -65,6 +66,7 @@ class Step:
     diagnostics: dict[str, jax.Array]  #: [B] each, see MEANS; zero where the frame was not attacked
 
 
+@fixed_settings()
 def initial_state(victim: Victim, batch: int, steps: int | jax.Array, source: Victim | None = None) -> AgentState:
     """Return the state before the first image of an episode of `steps` (T) agent steps; `source` is the attack's."""
     belief, action = victim.initial(batch), jnp.zeros((batch, victim.action_size))
@@ -89,6 +91,7 @@ def initial_state(victim: Victim, batch: int, steps: int | jax.Array, source: Vi
     )
 
 
+@fixed_settings()
 def agent_step(
     victim: Victim,
     attack: Attack,
@@ -161,6 +164,7 @@ def agent_step(
     )
 
 
+@fixed_settings()
 def loss_again(
     victim: Victim,
     attack: Attack,

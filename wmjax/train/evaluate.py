@@ -10,6 +10,7 @@ import numpy as np
 from wmjax import rollout
 from wmjax.attacks.regions import region
 from wmjax.attacks.threat import Attack, threat
+from wmjax.core.jax_settings import fixed_settings
 from wmjax.envs import dmc, make
 from wmjax.envs.device import DeviceEnv, begin, go_on
 from wmjax.rollout.keys import episode_keys
@@ -18,6 +19,7 @@ from wmjax.victims.base import Params, Victim
 _UNNAMED, _RANDOM = "", "random actions"  # no study has agents of these names, and their random numbers
 
 
+@fixed_settings()
 def clean_returns(
     victim: Victim,
     params: Params,
@@ -52,6 +54,7 @@ def clean_returns(
         ).returns
 
 
+@fixed_settings()
 def random_returns(task: str, seeds: Sequence[int], *, steps: int | None = None) -> np.ndarray:
     """Return the returns [S] float64 of actions that are uniform in [-1, 1], drawn anew every agent step.
 

@@ -2,14 +2,15 @@
 
 import hashlib
 import json
-import os
 from pathlib import Path
 
 import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
 
-from wmjax import envs
+from wmjax import envs, runtime
+from wmjax.core import machine
+from wmjax.core.jax_settings import fixed_settings
 from wmjax.train.card import Facts, Point, margin, write_card
 from wmjax.train.evaluate import clean_returns, random_returns
 from wmjax.train.job import Job
@@ -37,6 +38,7 @@ _CAVEAT = (
 _VERSIONS = ("wmjax", "jax", "mujoco")
 
 
+@fixed_settings()
 def finish(trained: Trained, seeds: range = SEEDS) -> list[Path]:
     """Write a weight file and a card for every seed's agent, and return the former's paths.
 
@@ -84,7 +86,7 @@ def finish(trained: Trained, seeds: range = SEEDS) -> list[Path]:
 
 def _returns(victim: Dreamer, params: Params, task: str, backend: str, seeds: range, name: str) -> np.ndarray:
     """Return what the agent's clean episodes bring, those that a study of an agent of this name plays."""
-    return clean_returns(victim, params, task, backend, seeds, workers=len(os.sched_getaffinity(0)), name=name)
+    return clean_returns(victim, params, task, backend, seeds, workers=machine.cores(), name=name)
 
 
 def _write(path: Path, job: Job, seed: int, victim: Dreamer, params: Params) -> None:
@@ -101,8 +103,8 @@ def _write(path: Path, job: Job, seed: int, victim: Dreamer, params: Params) -> 
 
 def _machine(seeds: int) -> str:
     """Return what so many seeds were trained on, in words."""
-    found, used = jax.local_devices(), devices(seeds).size
+    found, used = runtime.local_devices(), devices(seeds).size
     if found[0].platform != "cpu":
         return f"{used} x {found[0].device_kind}"
-    cores = used if len(found) > 1 else len(os.sched_getaffinity(0))  # a device a core, or one for all of them
+    cores = used if len(found) > 1 else machine.cores()  # a device a core, or one for all of them
     return f"{cores} CPU core{'s' * (cores > 1)}"

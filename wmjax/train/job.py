@@ -8,6 +8,7 @@ from typing import Any
 
 from wmjax import envs, runtime
 from wmjax.core.errors import InputError, unknown_name
+from wmjax.core.jax_settings import arithmetic
 from wmjax.core.settings import settings
 from wmjax.train import sizes
 from wmjax.train.recipe import Recipe
@@ -54,6 +55,7 @@ class Job:
             "seeds": list(self.seeds),
             "recipe": asdict(self.recipe),
             "versions": runtime.versions("optax"),
+            **arithmetic(runtime.local_devices()),
         }
 
 

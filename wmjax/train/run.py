@@ -17,6 +17,7 @@ import numpy as np
 from wmjax import envs
 from wmjax.core.errors import InputError
 from wmjax.core.files import check_file, lock, make_folder, write_atomically
+from wmjax.core.jax_settings import fixed_settings
 from wmjax.train import sizes
 from wmjax.train.checkpoint import checkpoints, restore, save
 from wmjax.train.curves import Curves
@@ -70,6 +71,7 @@ class Trained:
     log: list[Row]
 
 
+@fixed_settings()
 def train(job: Job, *, on_progress: Callable[[Progress], None] = lambda progress: None) -> Trained:
     """Train all seeds at once, from the last checkpoint on where there is one, and return the agents.
 
@@ -78,11 +80,12 @@ def train(job: Job, *, on_progress: Callable[[Progress], None] = lambda progress
     small, or where the folder holds another run, is in use or cannot be written, and FloatingPointError where a loss is
     no longer finite.
     """
+    mesh = devices(len(job.seeds))
     env = envs.make(job.task, backend="device")
     victim = sizes.victim(job.agent, job.size, env.spec.action_size)
     plan = Plan(victim, job.recipe, env.world, job.recipe.max_size // job.recipe.env_num)
     task = Task(dict(env.params), env.scene, jnp.int32(env.spec.episode_steps))
-    keys, mesh = jax.vmap(jax.random.key)(np.asarray(job.seeds, np.uint32)), devices(len(job.seeds))
+    keys = jax.vmap(jax.random.key)(np.asarray(job.seeds, np.uint32))
     # Whole calls only: every call is the same program, however the run was cut into pieces.
     length = max(1, UPDATES // plan.round[1])
     shapes = begin.eval_shape(plan, mesh, task, keys)
@@ -181,7 +184,8 @@ def _check_identity(job: Job) -> None:
         raise InputError(f"{path}: cannot be read; use another --out") from None
     wanted = json.loads(text)
     if held != wanted:
-        differ = [name for name in wanted if not isinstance(held, dict) or held.get(name) != wanted[name]]
+        held = held if isinstance(held, dict) else {}
+        differ = [name for name in wanted | held if held.get(name) != wanted.get(name)]
         raise InputError(
             f"{job.folder}: holds another run, of other {' and '.join(differ) or 'fields'}; use another --out"
         )

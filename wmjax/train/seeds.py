@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from wmjax import runtime
 from wmjax.train.learner import Metrics
 from wmjax.train.play import Task
 from wmjax.train.trainer import Plan, Training, rounds, start
@@ -18,7 +19,7 @@ _SEEDS = PartitionSpec("seeds")
 
 def devices(seeds: int) -> Mesh:
     """Return the devices that train so many seeds: the most that share them equally."""
-    found = jax.local_devices()
+    found = runtime.local_devices()
     number = max(n for n in range(1, len(found) + 1) if seeds % n == 0)
     return Mesh(np.array(found[:number]), tuple(_SEEDS))
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from wmjax.core.distributions import Bernoulli, DiagGaussian, OneHot, TwoHot
+from wmjax.core.jax_settings import fixed_settings
 from wmjax.core.layers import MLP
 from wmjax.victims.base import Belief, Embedding, Internals, Params, Prediction
 from wmjax.victims.dreamer.rssm import RSSM
@@ -74,6 +75,7 @@ class Dreamer:
         """Numbers that the encoder's convolutions make of an image, before they are pooled."""
         return sum((self.image_size >> stage) ** 2 * depth for stage, depth in enumerate(self.depths))
 
+    @fixed_settings()
     def init(self, key: jax.Array) -> Params:
         """Return random weights of every part that inference reads; the key is consumed."""
         names = ("encoder", "rssm", "decoder", *self._heads)
@@ -94,7 +96,9 @@ class Dreamer:
 
     def initial(self, batch: int) -> Belief:
         """Return the all-zero belief that precedes an episode."""
-        return Belief(jnp.zeros((batch, self.stoch, self.discrete)), jnp.zeros((batch, self.deter)))
+        return Belief(
+            jnp.zeros((batch, self.stoch, self.discrete), jnp.float32), jnp.zeros((batch, self.deter), jnp.float32)
+        )
 
     def predict(self, params: Params, belief: Belief, action: jax.Array) -> Prediction:
         """Advance h_t and the prior from `belief` and the `action` [B, A] taken after it; no image needed."""
