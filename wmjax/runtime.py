@@ -1,14 +1,20 @@
 """What this machine is to JAX: the compilation cache, devices and their memory, versions of packages."""
 
+import codecs
 import importlib.metadata
+import io
 import os
+import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from wmjax.core.errors import InputError
+from wmjax.core.files import utf8_name
 
 _PACKAGES = ("wmjax", "jax", "jaxlib", "flax", "numpy", "mujoco", "mujoco-mjx", "dm_control")
+_open = ExitStack()
 _GL = ("", "egl", "glfw", "osmesa", "disable", "disabled", "off", "false", "0")
 
 
@@ -40,10 +46,26 @@ def use_compilation_cache() -> None:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # The compiler takes the name too, and only in UTF-8; if need be that of a handle, which stays open.
+        name = _open.enter_context(utf8_name(folder))
     except OSError:
         return  # a read-only home only costs compile time; `wmjax doctor` reports it
-    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_compilation_cache_dir", str(name))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def print_anything() -> None:
+    """Have standard output take every text, whatever the locale: names of files as their bytes, `?` for the rest."""
+    codecs.register_error("wmjax", _printed)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # not so in a notebook
+        sys.stdout.reconfigure(errors="wmjax")
+
+
+def _printed(error: UnicodeError) -> tuple[bytes, int]:
+    """Return what is written for characters that the encoding lacks."""
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end]
+    return b"".join(os.fsencode(x) if "\udc80" <= x <= "\udcff" else b"?" for x in lacking), error.end
 
 
 def use_all_cores() -> None:
@@ -68,7 +90,7 @@ def memory(devices: Sequence[Any]) -> int | None:
         return min((found["bytes_limit"] for found in stats if "bytes_limit" in found), default=None)
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")  # of a container
-    if limit.exists() and (text := limit.read_text().strip()).isdigit():
+    if limit.exists() and (text := limit.read_text(encoding="utf-8").strip()).isdigit():
         whole = min(whole, int(text))
     return whole // len(devices)
 
