@@ -88,6 +88,19 @@ def read_file(path: Path, most: int) -> bytes:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
+def visible(folder: Path, suffix: str = "") -> list[Path]:
+    """Return what lies in a folder and ends in `suffix`, sorted, but nothing hidden; nothing where there is no folder.
+
+    Raises InputError where the folder cannot be read: it may well hold something.
+    """
+    try:
+        return sorted(x for x in folder.iterdir() if x.name.endswith(suffix) and not x.name.startswith("."))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be read ({error.strerror})") from None
+
+
 @contextmanager
 def utf8_name(path: Path) -> Iterator[Path]:
     """Yield a name of a file or folder for libraries that take names alone, and these in UTF-8: its own if it is.
