@@ -193,7 +193,9 @@ def main() -> None:
     if options.json:
         versions = {name: importlib.metadata.version(name) for name in ("jax", "torch", "numpy")}
         machine = {"cores": len(os.sched_getaffinity(0)), "processor": platform.processor() or platform.machine()}
-        options.json.write_text(json.dumps({**machine, "versions": versions, "rows": rows}, indent=2) + "\n")
+        options.json.write_text(
+            json.dumps({**machine, "versions": versions, "rows": rows}, indent=2) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def python(code: str, *arguments: str) -> str:
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": path}, check=True, stdout=subprocess.PIPE, text=True
+        command, env=os.environ | {"PYTHONPATH": path}, check=True, stdout=subprocess.PIPE, encoding="utf-8"
     ).stdout
 
 
@@ -83,7 +83,7 @@ def main() -> None:
         table.add_row(str(times * SEEDS), f"{row['agent_steps']:,}", *seconds, f"{row['ratio']:.2f}", *sizes)
     Console(width=120).print(table)
     if options.json:
-        options.json.write_text(json.dumps({"set": options.set, "studies": found}, indent=2) + "\n")
+        options.json.write_text(json.dumps({"set": options.set, "studies": found}, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from wmjax import runtime
+
 LIMIT = 60
 """Seconds that a case may take."""
 
@@ -291,6 +293,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     options = parser.parse_args()
+    runtime.print_anything()
     place, start = Path(tempfile.mkdtemp()), time.perf_counter()
     half = options.cases // 2
     cases = [(kind, options.seed + i, place) for kind in ("study", "rows") for i in range(half)]
@@ -307,7 +310,7 @@ def main() -> None:
     figures["seconds"] = round(time.perf_counter() - start)
     print(*(f"{name:>20} {count}" for name, count in figures.items()), sep="\n")
     if options.json:
-        options.json.write_text(json.dumps(figures))
+        options.json.write_text(json.dumps(figures), encoding="utf-8")
     shutil.rmtree(place)
     sys.exit(any(how in ("crashed", "hung") for how, _ in ended) or bool(misdeeds))
 

@@ -221,7 +221,7 @@ def main() -> None:
                 table.add_row(task.removeprefix("dmc_"), *(f"{found[name]:.3g}" for name in shown))
         Console(width=160).print(table)
     if args.json:
-        args.json.write_text(json.dumps(figures, indent=1))
+        args.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -134,7 +134,7 @@ def main() -> None:
         print(f"{task:>24}" + "".join(cells), flush=True)
         rows.append(row)
     if args.json:
-        args.json.write_text(json.dumps(rows, indent=1))
+        args.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -232,7 +232,7 @@ def main() -> None:
     console.print(table(figures))
     console.print(summary(figures), highlight=False)
     if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

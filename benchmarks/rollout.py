@@ -188,7 +188,9 @@ def main() -> None:
     names |= {"accelerator_peak": "accelerator MiB"} if agents[0]["accelerator_peak"] else {}
     show("with an agent", {name: name for name in ("agent", "backend", "batch")} | names, agents)
     if options.json:
-        options.json.write_text(json.dumps({"task": task, "device": device, "environment": worlds, "agent": agents}))
+        options.json.write_text(
+            json.dumps({"task": task, "device": device, "environment": worlds, "agent": agents}), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

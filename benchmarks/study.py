@@ -45,7 +45,7 @@ backend = "{backend}"
 def run(place: Path, seeds: int, backend: str) -> float:
     """Run the study from nothing; return its wall seconds."""
     file = place / f"study{seeds}.toml"
-    file.write_text(study(seeds, backend))
+    file.write_text(study(seeds, backend), encoding="utf-8")
     start = time.perf_counter()
     command = [sys.executable, "-m", "wmjax", "run", str(file), "--out", str(place / str(seeds))]
     command += ["--batch", str(BATCH)]
@@ -90,7 +90,7 @@ def main() -> None:
         table.add_row(name, f"{figure:,.2f}" if isinstance(figure, float) else f"{figure:,}")
     Console(width=100).print(table)
     if options.json:
-        options.json.write_text(json.dumps(figures))
+        options.json.write_text(json.dumps(figures), encoding="utf-8")
 
 
 if __name__ == "__main__":

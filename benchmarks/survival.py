@@ -28,6 +28,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
+from wmjax import runtime
 from wmjax.grid.rows import CELL, TIMING
 from wmjax.grid.store import read_manifest, read_shard
 
@@ -57,7 +58,9 @@ class Study:
     def start(self) -> subprocess.Popen[str]:
         """Start the command."""
         pipe = subprocess.PIPE
-        return subprocess.Popen(self._command, env=self._environment, stdout=subprocess.DEVNULL, stderr=pipe, text=True)
+        return subprocess.Popen(
+            self._command, env=self._environment, stdout=subprocess.DEVNULL, stderr=pipe, encoding="utf-8"
+        )
 
     def finish(self, code: int = 0) -> str:
         """Run the command to its end, which must be `code`; return what it said on stderr."""
@@ -166,11 +169,12 @@ def main() -> None:
     parser.add_argument("--random-state", type=int, default=0, help="of the moments at which it is killed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     options = parser.parse_args()
+    runtime.print_anything()
     runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         file, disk = folder / "study.toml", folder / "disk"
-        file.write_text(STUDY.format(seeds=options.seeds, steps=options.steps))
+        file.write_text(STUDY.format(seeds=options.seeds, steps=options.steps), encoding="utf-8")
         disk.mkdir()
 
         def record(what: str, devices: int, start: float, out: Path, told: dict[str, Any]) -> tuple:
@@ -207,7 +211,9 @@ def main() -> None:
         table.add_row(run["run"], *counts, *events, "yes" if run["identical"] else "NO")
     CONSOLE.print(table)
     if options.json:
-        options.json.write_text(json.dumps({"seeds": options.seeds, "steps": options.steps, "runs": runs}, indent=2))
+        options.json.write_text(
+            json.dumps({"seeds": options.seeds, "steps": options.steps, "runs": runs}, indent=2), encoding="utf-8"
+        )
     if not all(run["identical"] for run in runs):
         raise SystemExit("the rows are not the same")
 

@@ -130,7 +130,9 @@ def main() -> None:
         versions = {name: importlib.metadata.version(name) for name in ("jax", "torch", "numpy")}
         machine = {"cores": CORES, "processor": platform.processor() or platform.machine()}
         setting = {"size": options.size, "batch": BATCH, "length": LENGTH, "updates": options.updates}
-        options.json.write_text(json.dumps({**machine, "versions": versions, **setting, "rows": rows}, indent=2) + "\n")
+        options.json.write_text(
+            json.dumps({**machine, "versions": versions, **setting, "rows": rows}, indent=2) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

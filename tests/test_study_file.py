@@ -75,10 +75,11 @@ def test_defaults_are_the_benchmark_s(file):
 
 def test_the_shipped_studies_are_the_benchmark_s():
     assert shipped_studies() == ["arb4wm-defense", "arb4wm-main", "arb4wm-temporal", "arb4wm-transfer", "quickstart"]
+    text = Path(cli.__file__).read_text(encoding="utf-8")  # its help cannot wait for the package to be imported
     for name in shipped_studies():
         study = read_study(name)
         assert study.name == name
-        assert name in Path(cli.__file__).read_text()  # its help cannot wait for the package to be imported
+        assert name in text
         baseline = set() if name == "arb4wm-transfer" else {"random"}
         assert set(study.objectives) == {"pda", "pea", "vsa", "lda", "dca"} | baseline
     main, temporal, defense = (read_study(f"arb4wm-{name}") for name in ("main", "temporal", "defense"))

@@ -147,6 +147,7 @@ def main() -> None:
     """Run the command line and exit."""
     # A polite kill is an interruption too: workers are ended and finished rows kept.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    runtime.print_anything()
     command = tyro.cli(
         Command, prog="wmjax", description="Measure how world-model agents break.", config=[OmitSubcommandPrefixes]
     )

@@ -199,7 +199,8 @@ def _probe(code: str, backend: str) -> tuple[str, str | None]:
             [sys.executable, "-c", code],
             env=os.environ | {"MUJOCO_GL": backend, "PYTHONPATH": path},
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=120,
         )
     except subprocess.TimeoutExpired as error:

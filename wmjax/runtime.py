@@ -1,17 +1,22 @@
 """What this machine is to JAX: the compilation cache, devices and their memory, versions of packages."""
 
+import codecs
 import importlib.metadata
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from wmjax.core import machine
 from wmjax.core.errors import InputError
+from wmjax.core.files import utf8_name
 
 _PACKAGES = ("wmjax", "jax", "jaxlib", "flax", "numpy", "mujoco", "mujoco-mjx", "dm_control")
+_open = ExitStack()
 _GL = ("", "egl", "glfw", "osmesa", "disable", "disabled", "off", "false", "0")
 
 
@@ -43,10 +48,26 @@ def use_compilation_cache() -> None:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # The compiler takes the name too, and only in UTF-8; if need be that of a handle, which stays open.
+        name = _open.enter_context(utf8_name(folder))
     except OSError:
         return  # a read-only home only costs compile time; `wmjax doctor` reports it
-    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_compilation_cache_dir", str(name))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def print_anything() -> None:
+    """Have standard output take every text, whatever the locale: names of files as their bytes, `?` for the rest."""
+    codecs.register_error("wmjax", _printed)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # not so in a notebook
+        sys.stdout.reconfigure(errors="wmjax")
+
+
+def _printed(error: UnicodeError) -> tuple[bytes, int]:
+    """Return what is written for characters that the encoding lacks."""
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end]
+    return b"".join(os.fsencode(x) if "\udc80" <= x <= "\udcff" else b"?" for x in lacking), error.end
 
 
 def use_all_cores() -> None:

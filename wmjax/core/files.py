@@ -3,10 +3,12 @@
 import fcntl
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from wmjax.core.errors import InputError
+from wmjax.core.errors import Damaged, InputError
 
 
 def write_atomically(path: Path, data: Any) -> None:
@@ -39,16 +41,17 @@ def make_folder(path: Path) -> None:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from None
 
 
-def lock(folder: Path) -> IO[str]:
+def lock(folder: Path) -> IO[bytes]:
     """Return a file of `folder` that no other process has until it is closed.
 
     Raises InputError where another process has it, or the folder cannot be written.
     """
     try:
         # A link of that name might lead to any file, a pipe would wait for ever.
-        file = os.fdopen(os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK))
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise InputError(f"{folder}: cannot be written ({error.strerror})") from None
+    file = os.fdopen(handle, "rb")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -62,13 +65,56 @@ def lock(folder: Path) -> IO[str]:
 def check_file(path: Path, most: int | None = None) -> None:
     """Raise InputError unless `path` is an ordinary file, of at most `most` bytes; a device or pipe might never end.
 
-    Raises FileNotFoundError where there is nothing, and OSError where that cannot be told.
+    Too large a file is Damaged. Raises FileNotFoundError where there is nothing, and OSError where that cannot be told.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise InputError(f"{path}: not a regular file")
     if most is not None and status.st_size > most:
-        raise InputError(f"{path}: is larger ({status.st_size} bytes) than such a file can be ({most} bytes)")
+        raise Damaged(f"{path}: is larger ({status.st_size} bytes) than such a file can be ({most} bytes)")
+
+
+def read_file(path: Path, most: int) -> bytes:
+    """Return the content of an ordinary file of at most `most` bytes.
+
+    Raises FileNotFoundError where there is none, Damaged where it is larger, and InputError where it cannot be opened.
+    """
+    try:
+        check_file(path, most)
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def visible(folder: Path, suffix: str = "") -> list[Path]:
+    """Return what lies in a folder and ends in `suffix`, sorted, but nothing hidden; nothing where there is no folder.
+
+    Raises InputError where the folder cannot be read: it may well hold something.
+    """
+    try:
+        return sorted(x for x in folder.iterdir() if x.name.endswith(suffix) and not x.name.startswith("."))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be read ({error.strerror})") from None
+
+
+@contextmanager
+def utf8_name(path: Path) -> Iterator[Path]:
+    """Yield a name of a file or folder for libraries that take names alone, and these in UTF-8: its own if it is.
+
+    Any other is one of an open handle. Raises OSError where it cannot be opened.
+    """
+    if os.fsencode(path).decode(errors="replace") == str(path):
+        yield path
+        return
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        yield Path(f"/dev/fd/{handle}")
+    finally:
+        os.close(handle)
 
 
 def remove_parts(folder: Path) -> None:

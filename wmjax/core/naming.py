@@ -1,6 +1,12 @@
-"""Names with numbers: `sparse(2,1)`, `apgd(20)`, `blur(1.5)`; and texts of strangers, in characters that are seen."""
+"""Names with numbers: `sparse(2,1)`, `apgd(20)`, `blur(1.5)`; and texts of strangers, in characters that are seen.
 
+Python turns the bytes of a command line and of file names into text by the locale's encoding, what that cannot read
+into surrogates. `as_text` and `as_path` go between that and the text of files, which is UTF-8 in every locale.
+"""
+
+import os
 import re
+from pathlib import Path
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,5})(\.[0-9]{1,6})?")
 
@@ -19,4 +25,28 @@ def split(text: str) -> tuple[str, tuple[int | float, ...]]:
 
 def printable(text: str, instead: str = "?") -> str:
     """Return `text` with `instead` for every character that is not seen, but steers a terminal or a page."""
-    return "".join(char if char.isprintable() else instead for char in text)
+    return "".join(char if char.isprintable() else instead for char in as_text(text))
+
+
+def as_text(text: str) -> str:
+    """Return an argument or a file's name as the same text in every locale: UTF-8 where its bytes are.
+
+    Bytes that are neither the locale's nor UTF-8 stay surrogates, which JSON can write and nothing else.
+    """
+    try:
+        text.encode()
+        return text
+    except UnicodeEncodeError:  # surrogates
+        try:
+            return os.fsencode(text).decode(errors="surrogateescape")
+        except UnicodeEncodeError:  # of a stranger's JSON, and no bytes of this machine
+            return text
+
+
+def as_path(text: str | Path) -> Path:
+    """Return the path that a text names: in UTF-8 where the locale's encoding lacks one of its letters."""
+    try:
+        os.fsencode(text)
+        return Path(text)
+    except UnicodeEncodeError:
+        return Path(os.fsdecode(str(text).encode(errors="surrogateescape")))

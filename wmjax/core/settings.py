@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wmjax.core.errors import InputError
+from wmjax.core.naming import as_text
 
 
 def settings(lines: Sequence[str], example: str) -> dict[str, Any]:
@@ -12,7 +13,7 @@ def settings(lines: Sequence[str], example: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for line in lines:
         try:
-            found = tomllib.loads(line)
+            found = tomllib.loads(as_text(line))
             repr(found)
             values |= found
         except (ValueError, RecursionError) as error:  # wrong TOML, a number too long to be printed

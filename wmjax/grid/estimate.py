@@ -12,7 +12,7 @@ from functools import cache, partial
 
 from wmjax.attacks.threat import Attack
 from wmjax.attacks.timing import Timing
-from wmjax.core.errors import InputError
+from wmjax.core.errors import Damaged
 from wmjax.core.jax_settings import fixed_settings
 from wmjax.envs import spec as env_spec
 from wmjax.grid.flops import step_flops
@@ -155,7 +155,7 @@ def _report(job: Job, episodes: int) -> float:
 def _finished(job: Job, chunk: Chunk) -> bool:
     try:
         return finished(job.folder, chunk.id, len(chunk.episodes))
-    except InputError:  # damaged: it will be made again
+    except Damaged:  # it will be made again
         return False
 
 

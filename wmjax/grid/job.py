@@ -1,7 +1,6 @@
 """A study as one machine is to play it: agents, chunks and batch, known before its folder is touched."""
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ from wmjax import runtime
 from wmjax.core import machine
 from wmjax.core.errors import InputError
 from wmjax.core.jax_settings import arithmetic, fixed_settings
+from wmjax.core.naming import as_text
 from wmjax.grid.lane import Lane
 from wmjax.grid.memory import batch_size
 from wmjax.grid.plan import Chunk, Episode, plan
@@ -86,7 +86,7 @@ def prepare(
     if study.sources != ("self",) and not any(chunk.source_sha256 for chunk in chunks):
         notes.append("No attack of this study is computed on another agent than its victim: see sources.")
     # Agents by name: wherever a machine keeps their files, their hashes say what they are.
-    names = [name if name in WORDS else zoo.locate(name).stem for name in study.sources]
+    names = [name if name in WORDS else as_text(zoo.locate(name).stem) for name in study.sources]
     identity = {
         "study": asdict(study) | {"victims": list(victims), "sources": names},
         "victims": hashes,
@@ -124,14 +124,15 @@ def _agents(field: str, names: Sequence[str]) -> tuple[dict[str, Path], dict[str
     for given in names:
         try:
             path = zoo.locate(given)
-            if path.stem in found:
-                raise InputError(f"two are called {path.stem}")
-            if path.stem in (*WORDS, "none") or path.stem.startswith("."):
-                raise InputError(f"{path}: {path.stem} is no name for an agent; rename its file")
-            if len(os.fsencode(path.stem)) > 100:
-                raise InputError(f"{path.stem[:40]}... is longer than a name can be (100 bytes)")
-            cards[path.stem] = zoo.card(path)
+            name = as_text(path.stem)
+            if name in found:
+                raise InputError(f"two are called {name}")
+            if name in (*WORDS, "none") or name.startswith("."):
+                raise InputError(f"{path}: {name} is no name for an agent; rename its file")
+            if len(name.encode()) > 100:
+                raise InputError(f"{name[:40]}... is longer than a name can be (100 bytes)")
+            cards[name] = zoo.card(path)
         except InputError as error:
             raise InputError(f"{field}: {error}") from None
-        found[path.stem] = path
+        found[name] = path
     return found, cards

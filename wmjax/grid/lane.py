@@ -1,6 +1,7 @@
 """One device and its environments: plays a chunk of episodes and gives back rows and recorded frames."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -152,7 +153,7 @@ def _make_room() -> None:
     """
     try:
         areas = Path("/proc/self/maps").read_bytes().count(b"\n")
-        most = int(Path("/proc/sys/vm/max_map_count").read_text())
+        most = int(Path("/proc/sys/vm/max_map_count").read_text(encoding="utf-8"))
     except OSError:  # not Linux
         return
     if areas > _SHARE * most:
@@ -160,9 +161,10 @@ def _make_room() -> None:
 
 
 def _trace_name(episode: Episode) -> str:
-    """Return a name that is the episode's alone, and short enough for a file's; what is in the file says the rest."""
+    """Return a name that is the episode's alone, and a file's on every machine; what is in the file says the rest."""
     unique = digest(asdict(episode)).hex()[:16]
-    return "__".join((episode.victim, episode.task, episode.objective[:20], str(episode.seed), unique))
+    victim = re.sub(r"[^\w.()-]", "_", episode.victim, flags=re.ASCII)
+    return "__".join((victim, episode.task, episode.objective[:20], str(episode.seed), unique))
 
 
 def _trace(row: Mapping[str, Any], trace: rollout.Trace) -> dict[str, np.ndarray]:

@@ -1,5 +1,6 @@
 """Joins what several machines made of one study, each with `wmjax run STUDY --shard i/n`, in one folder."""
 
+import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from wmjax.core.errors import InputError
+from wmjax.core.files import visible
 from wmjax.grid.provenance import provenance
 from wmjax.grid.rows import SCHEMA_VERSION, TIMING
 from wmjax.grid.store import (
@@ -44,7 +46,7 @@ def merge(folders: Sequence[str | Path], out: str | Path, *, command: Sequence[s
     no chunk's, is left out and named. `command` is kept in the manifest. Raises InputError where a folder holds no
     study or another one, or where two hold different rows for one chunk; nothing is copied then.
     """
-    parts, target = list({Path(folder).resolve(): Path(folder) for folder in folders}.values()), Path(out)
+    parts, target = list({os.path.realpath(folder): Path(folder) for folder in folders}.values()), Path(out)
     if not parts:
         raise InputError("no folders to merge; give those that `wmjax run` wrote to")
     manifests = [_manifest(part) for part in parts]
@@ -54,7 +56,7 @@ def merge(folders: Sequence[str | Path], out: str | Path, *, command: Sequence[s
             raise InputError(f"{part}: holds another study than {parts[0]} ({differs})")
     whole = _joined(manifests, command)
     check_identity(target, whole["identity"])
-    others = [part for part in parts if part.resolve() != target.resolve()]
+    others = [part for part in parts if os.path.realpath(part) != os.path.realpath(target)]
     chosen, unplayed, left_out = _choose([target, *others], {f"{chunk}.parquet" for chunk in whole["chunks"]})
     with Store(target, whole) as store:
         for path in chosen.values():
@@ -64,7 +66,7 @@ def merge(folders: Sequence[str | Path], out: str | Path, *, command: Sequence[s
             store.forget_error(path.stem)
             if path.name in unplayed:
                 _try(left_out, store.take, path.parents[1] / "errors" / f"{path.stem}.txt", _ERROR_BYTES)
-        for trace in (trace for part in others for trace in sorted((part / "traces").glob("[!.]*.npz"))):
+        for trace in (trace for part in others for trace in visible(part / "traces", ".npz")):
             if not (target / "traces" / trace.name).exists():
                 _try(left_out, _take_trace, store, trace)
         played, missing = len(chosen) - len(unplayed), len(whole["chunks"]) - len(chosen)
@@ -123,7 +125,7 @@ def _choose(folders: Sequence[Path], known: set[str]) -> tuple[dict[str, Path], 
     chosen: dict[str, Path] = {}
     unplayed: set[str] = set()
     left_out = []
-    for path in (path for folder in folders for path in sorted((folder / "rows").glob("[!.]*"))):
+    for path in (path for folder in folders for path in visible(folder / "rows")):
         if path.name not in known:
             left_out.append(f"{path}: no chunk of the study")
             continue

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import wmjax
+from wmjax.core.naming import as_text
 
 PROVENANCE = ("started", "command", "shard", "git", "python", "platform", "device")
 """The keys of a manifest that say where rows come from."""
@@ -18,7 +19,7 @@ def provenance(command: Sequence[str] | None, shard: str | None, device: str) ->
     """Return what the manifest says of a run that begins now; the keys are those of PROVENANCE."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": None if command is None else list(command),
+        "command": None if command is None else list(map(as_text, command)),
         "shard": shard,
         "git": git_state(Path(wmjax.__file__).resolve().parents[1]),
         "python": platform.python_version(),
@@ -35,13 +36,13 @@ def git_state(root: Path) -> dict[str, Any] | None:
     # A hook's variables would point git at another checkout.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
 
-    def git(*arguments: str) -> list[str]:
+    def git(*arguments: str) -> str:
         command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10, env=environment)
-        return done.stdout.splitlines()
+        done = subprocess.run(command, capture_output=True, check=True, timeout=10, env=environment)
+        return os.fsdecode(done.stdout).removesuffix("\n")
 
     try:
-        top, commit = git("rev-parse", "--show-toplevel", "HEAD")
+        top, _, commit = git("rev-parse", "--show-toplevel", "HEAD").rpartition("\n")
         if Path(top) != root:
             return None
         return {"commit": commit, "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}

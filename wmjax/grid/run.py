@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from wmjax import runtime
-from wmjax.core.errors import InputError
+from wmjax.core.errors import Damaged, InputError
 from wmjax.core.jax_settings import fixed_settings
 from wmjax.core.naming import printable
 from wmjax.envs import WorkerError
@@ -63,7 +63,8 @@ def run(
     folder keeps to one. `shard` "1/3" is the first of three parts of about equal work, for a machine to play; `merge`
     joins them. A chunk that fails twice is reported, its rows say why, and the next run plays it again, as it does a
     chunk whose file is damaged. `command` is kept in the manifest. `on_progress` is called from several threads. Raises
-    InputError for a wrong study, an unusable folder or machine, or a full disk; what is finished is kept.
+    InputError for a wrong study, an unusable folder or machine, a chunk's file that cannot be opened, or a full disk;
+    what is finished is kept.
     """
     job = prepare(study, out, batch=batch, shard=shard)
     device = f"{len(job.devices)} x {job.devices[0].device_kind}"
@@ -103,7 +104,7 @@ class _Work:
             try:
                 if store.finished(chunk.id, len(chunk.episodes)):
                     continue
-            except InputError as error:
+            except Damaged as error:
                 self._damaged.append(f"{error}; it is made again")
             self._todo.put(chunk)
         self._total = len(chunks) * job.study.episode_steps

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from wmjax.core.errors import InputError
-from wmjax.core.files import check_file, lock, make_folder, remove_parts, write_atomically
+from wmjax.core.errors import Damaged, InputError
+from wmjax.core.files import lock, make_folder, read_file, remove_parts, write_atomically
 from wmjax.grid.provenance import PROVENANCE
 from wmjax.grid.rows import SCHEMA, SCHEMA_VERSION
 
@@ -115,8 +115,7 @@ class Store:
         try:
             if path.is_symlink():
                 raise InputError(f"{path}: is a link")
-            check_file(path, most)
-            content = path.read_bytes()
+            content = read_file(path, most)
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror})") from None
         write_atomically(self.folder / path.parent.name / path.name, content)
@@ -138,39 +137,52 @@ def check_identity(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] 
 def finished(folder: Path, chunk: str, rows: int) -> bool:
     """Return whether the chunk's episodes were all played; not so where it failed, or was never tried.
 
-    Raises InputError, saying why, where its shard is damaged; it is to be made again.
+    Raises Damaged, saying why, where its shard is to be made again, and InputError where it cannot be opened: making
+    it again would not help.
     """
     path = folder / "rows" / f"{chunk}.parquet"
-    if not path.exists():
+    try:
+        content = read_file(path, SHARD_BYTES)
+    except FileNotFoundError:
         return False
-    shard = read_shard(path)
+    shard = _shard(path, content)
     if len(shard) != rows:
-        raise InputError(f"{path}: has {len(shard)} rows, its chunk {rows}")
+        raise Damaged(f"{path}: has {len(shard)} rows, its chunk {rows}")
     return not failed(shard)
 
 
 def read_shard(path: Path) -> pa.Table:
-    """Return the rows of a chunk's file; raises InputError, naming it, unless it is whole and of this schema."""
+    """Return the rows of a chunk's file.
+
+    Raises InputError, naming it, where it is missing or cannot be opened, and Damaged unless it is whole and of this
+    schema.
+    """
     try:
-        check_file(path, SHARD_BYTES)
-        with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
+        return _shard(path, read_file(path, SHARD_BYTES))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+
+
+def _shard(path: Path, content: bytes) -> pa.Table:
+    try:
+        with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as parquet:
             groups = (parquet.metadata.row_group(i).total_byte_size for i in range(parquet.metadata.num_row_groups))
             if parquet.metadata.num_rows > _SHARD_ROWS or sum(groups) > SHARD_BYTES:
-                raise InputError(f"{path}: not the rows of one chunk: {parquet.metadata.num_rows}")
+                raise Damaged(f"{path}: not the rows of one chunk: {parquet.metadata.num_rows}")
             shard = parquet.read()
         shard.validate(full=True)
-    except InputError:
+    except Damaged:
         raise
     except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: damaged text in the file's schema
         why = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{path}: not a readable Parquet file ({why})") from error
+        raise Damaged(f"{path}: not a readable Parquet file ({why})") from error
     version = (shard.schema.metadata or {}).get(b"wmjax_schema", b"").decode("ascii", "replace")
     if version and version != str(SCHEMA_VERSION):
-        raise InputError(f"{path}: rows of schema version {version}; this wmjax reads version {SCHEMA_VERSION}")
+        raise Damaged(f"{path}: rows of schema version {version}; this wmjax reads version {SCHEMA_VERSION}")
     if not version or not shard.schema.equals(SCHEMA):
         differing = set(SCHEMA).symmetric_difference(shard.schema)
         names = ", ".join(sorted({repr(field.name) for field in differing})) or "their order"
-        raise InputError(f"{path}: not a table of wmjax rows (differs in {names})")
+        raise Damaged(f"{path}: not a table of wmjax rows (differs in {names})")
     return shard.replace_schema_metadata(SCHEMA.metadata)
 
 
@@ -201,13 +213,12 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of a results folder, None where there is none; raises InputError where it is unreadable."""
     path = folder / "manifest.json"
     try:
-        check_file(path, _MANIFEST_BYTES)
-        manifest = json.loads(path.read_bytes())
+        manifest = json.loads(read_file(path, _MANIFEST_BYTES))
     except FileNotFoundError:
         return None
     except InputError:
         raise
-    except (OSError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         raise InputError(f"{path}: not a manifest of wmjax") from None
     if not isinstance(manifest, dict):
         raise InputError(f"{path}: not a manifest of wmjax")

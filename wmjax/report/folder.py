@@ -1,5 +1,6 @@
 """Reads what a study left in its folder: the rows of all Parquet shards, and the manifest."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from wmjax.core.errors import InputError
+from wmjax.core.files import visible
 from wmjax.grid import store
 from wmjax.grid.rows import CELL, SCHEMA
 
@@ -47,9 +49,9 @@ def read_rows(folder: Path) -> Rows:
     Raises InputError, naming the file, where the folder, its rows or a readable table of this version is missing,
     where a number is impossible, or where one cell has two rows.
     """
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # of a name that is too long, `Path.is_dir` raises
         raise InputError(f"{folder}: no such folder; give the folder that a study was written to")
-    files = sorted(path for path in (folder / "rows").glob("*.parquet") if not path.name.startswith("."))
+    files = visible(folder / "rows", ".parquet")
     known = (store.read_manifest(folder) or {}).get("chunks")
     if known is not None:  # what else lies there is not the study's
         names = {f"{chunk}.parquet" for chunk in known}

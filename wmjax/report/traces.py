@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wmjax.core.errors import InputError
-from wmjax.core.files import check_file
+from wmjax.core.files import check_file, visible
 from wmjax.grid.rows import CELL
 
 _ARRAYS = {
@@ -44,7 +44,7 @@ def lowest_pairs(folder: Path, most: int) -> list[tuple[Trace, Trace]]:
     Both are of the same victim, task, seed and defense. Empty where `folder`/traces holds no such pair. Raises
     InputError, naming the file, where a trace is not one.
     """
-    files = sorted(path for path in (folder / "traces").glob("*.npz") if not path.name.startswith("."))
+    files = visible(folder / "traces", ".npz")
     metas = {file: read_meta(file) for file in files}
     key = lambda meta: tuple(meta[name] for name in ("victim", "task", "seed", "defense"))  # noqa: E731
     metas = {file: meta for file, meta in metas.items() if np.isfinite(meta["return"])}

@@ -56,7 +56,7 @@ def write_video(video: Path, poster: Path, clean: Trace, attacked: Trace, *, lim
         "-c:v", "libx264", "-pix_fmt", "yuv420p", "-preset", "veryfast",
         "-crf", "20", "-maxrate", rate, "-bufsize", rate, "-movflags", "+faststart",
         "-threads", "1",  # with more, what it writes depends on their timing
-        str(video),
+        f"file:{video}",  # a name that begins like an option or an address is a name all the same
     ]  # fmt: skip
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as encoder:
         assert encoder.stdin is not None

@@ -14,7 +14,7 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from wmjax.core.errors import InputError
-from wmjax.core.files import make_folder
+from wmjax.core.files import make_folder, utf8_name
 
 
 @contextmanager
@@ -30,9 +30,9 @@ def checkpoints(folder: Path) -> Iterator[ocp.CheckpointManager]:
         max_to_keep=1, enable_async_checkpointing=False, cleanup_tmp_directories=True
     )
     handlers = {"state": ocp.StandardCheckpointHandler(), "log": ocp.JsonCheckpointHandler()}
-    with _quiet():
+    with _quiet(), utf8_name(folder.resolve()) as name:
         try:
-            manager = ocp.CheckpointManager(folder.resolve(), options=options, item_handlers=handlers)
+            manager = ocp.CheckpointManager(name, options=options, item_handlers=handlers)
         except Exception as error:  # whatever orbax raises on damaged files
             raise InputError(f"{folder}: cannot be opened ({_brief(error)})") from None
         with manager:
@@ -50,7 +50,7 @@ def save(manager: ocp.CheckpointManager, step: int, state: Any, log: list[dict[s
         if number is None and not isinstance(error, OSError):
             raise
         reason = os.strerror(int(number[1])) if number else getattr(error, "strerror", None) or error
-        raise InputError(f"{manager.directory}: cannot be written ({reason}); the checkpoint before is kept") from None
+        raise InputError(f"{_folder(manager)}: cannot be written ({reason}); the checkpoint before is kept") from None
 
 
 def restore(manager: ocp.CheckpointManager, like: Any, mesh: Mesh) -> tuple[Any, Any] | None:
@@ -71,8 +71,13 @@ def restore(manager: ocp.CheckpointManager, like: Any, mesh: Mesh) -> tuple[Any,
         _check_shapes(manager.item_metadata(step)["state"], plain)
         found = manager.restore(step, args=parts)
     except Exception as error:  # whatever orbax and its storage raise on damaged files
-        raise InputError(f"{manager.directory}: checkpoint {step} cannot be read ({_brief(error)})") from None
+        raise InputError(f"{_folder(manager)}: checkpoint {step} cannot be read ({_brief(error)})") from None
     return jax.tree.map(_as_was, found["state"], like), found["log"]
+
+
+def _folder(manager: ocp.CheckpointManager) -> Path:
+    """Return the folder's own name, where the manager was given another."""
+    return Path(manager.directory).resolve()
 
 
 def _check_shapes(found: Any, wanted: Any) -> None:

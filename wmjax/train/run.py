@@ -16,7 +16,7 @@ import numpy as np
 
 from wmjax import envs
 from wmjax.core.errors import InputError
-from wmjax.core.files import check_file, lock, make_folder, write_atomically
+from wmjax.core.files import lock, make_folder, read_file, write_atomically
 from wmjax.core.jax_settings import fixed_settings
 from wmjax.train import sizes
 from wmjax.train.checkpoint import checkpoints, restore, save
@@ -175,12 +175,13 @@ def _check_identity(job: Job) -> None:
     path = job.folder / "run.json"
     text = json.dumps(job.identity, indent=1, sort_keys=True)
     try:
-        check_file(path, 1 << 20)
-        held = json.loads(path.read_text())
+        held = json.loads(read_file(path, 1 << 20))
     except FileNotFoundError:
         write_atomically(path, text.encode())
         return
-    except (OSError, ValueError, RecursionError):
+    except InputError:
+        raise
+    except (ValueError, RecursionError):
         raise InputError(f"{path}: cannot be read; use another --out") from None
     wanted = json.loads(text)
     if held != wanted:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from wmjax.core.errors import InputError, unknown_name
+from wmjax.core.naming import as_path
 from wmjax.victims.base import Params
 from wmjax.victims.dreamer import Dreamer
 from wmjax.victims.weights import Card, read, read_card
@@ -17,7 +18,7 @@ def names() -> list[str]:
 
 def locate(name_or_path: str | Path) -> Path:
     """Return the weight file of a shipped agent, or the path itself; raises InputError for an unknown name."""
-    path = Path(name_or_path)
+    path = as_path(name_or_path)
     if path.suffix == ".safetensors" or len(path.parts) > 1:
         return path
     if str(name_or_path) not in names():
@@ -34,7 +35,7 @@ def description(name: str) -> str:
     """Return the Markdown card of a shipped agent: training, returns, caveats; raises InputError for other names."""
     if name not in names():
         raise unknown_name("agent", name, names())
-    return (_AGENTS / f"{name}.md").read_text()
+    return (_AGENTS / f"{name}.md").read_text(encoding="utf-8")
 
 
 def load(name_or_path: str | Path) -> tuple[Dreamer, Params]:
@@ -51,4 +52,5 @@ def caveat(name_or_path: str | Path) -> str | None:
     path = locate(name_or_path).with_suffix(".md")
     if path.parent != _AGENTS:
         return None
-    return " ".join(line[1:].strip() for line in path.read_text().splitlines() if line.startswith(">")) or None
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return " ".join(line[1:].strip() for line in lines if line.startswith(">")) or None

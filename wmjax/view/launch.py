@@ -12,6 +12,7 @@ from typing import Any
 
 from wmjax.core.errors import InputError, unknown_name
 from wmjax.core.files import make_folder
+from wmjax.core.naming import as_path
 from wmjax.grid.rows import SCHEMA_VERSION
 from wmjax.report.markdown import plain
 from wmjax.report.names import objective_label, optimizer_label
@@ -180,7 +181,7 @@ class Launcher:
 
 def _is_file(path: str) -> bool:
     try:
-        return Path(path).is_file()
+        return as_path(path).is_file()
     except (OSError, ValueError):  # longer than a path can be, for one
         return False
 

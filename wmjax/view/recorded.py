@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from wmjax.core.errors import InputError
+from wmjax.core.files import visible
 from wmjax.grid.rows import CELL, SCHEMA
 from wmjax.report.traces import Trace, members, read_meta, read_trace
 
@@ -30,7 +31,7 @@ def recorded(folder: Path) -> tuple[dict[tuple, Path], list[str]]:
     """Return the files of `folder`/traces by their episode, the columns CELL, and of the others why, in a sentence."""
     files: dict[tuple, Path] = {}
     bad = []
-    for file in sorted(path for path in (folder / "traces").glob("*.npz") if not path.name.startswith(".")):
+    for file in visible(folder / "traces", ".npz"):
         try:
             meta = read_meta(file)
             files[tuple(meta[name] for name in CELL)] = file

@@ -60,7 +60,7 @@ class Library:
             except InputError:  # unfinished, or of another version: launching it again says so
                 continue
         names = self._opened[_STUDY].manifest.study.get("victims", ())
-        self.launcher = Launcher(folder / "view", {Path(name).stem: name for name in names}, self._add)
+        self.launcher = Launcher(folder / "view", {plain(Path(name).stem): name for name in names}, self._add)
 
     def list(self) -> list[dict[str, str]]:
         """Return id and name of what can be looked at, the study first, then the latest launched."""
