@@ -164,7 +164,7 @@ def test_wrong_input_is_named():
         envs.make("dmc_walker_walk", backend="cloud")
     for name in ("batch", "workers"):
         for wrong in (0, 2.5, "2", True):
-            with pytest.raises(InputError, match=f"{name} must be a whole number from 1, not {wrong!r}"):
+            with pytest.raises(InputError, match=f"{name} is {wrong!r}; allowed: a whole number from 1"):
                 envs.make("dmc_walker_walk", **{name: wrong})
     with envs.make("dmc_reacher_easy", batch=2) as env:
         for seeds in ([1], [1, -1], [1, 2**32], [0.5, 1]):

@@ -60,7 +60,6 @@ def start_radius(attack: Attack, threat: Threat) -> jax.Array:
     return jnp.where(away, threat.eps, 0.0)
 
 
-@fixed_settings()
 def maximise(loss: Loss, optimizer: Optimizer, problem: Problem) -> Perturbed:
     """Maximise a per-example `loss` inside the ball; restarts keep the image of the best loss."""
     if not optimizer.steps:

@@ -13,6 +13,7 @@ import numpy as np
 from wmjax.attacks.jpeg import compress
 from wmjax.core.errors import InputError, unknown_name
 from wmjax.core.naming import split
+from wmjax.core.numbers import is_whole
 
 # k / n for n = 1, 3 .. 255 and k in 0..255. Compiled, a division by n becomes a product, off by a rounding error.
 _LEVELS = np.arange(256, dtype=np.float32) / (2 ** np.arange(1, 9, dtype=np.float32) - 1)[:, None]
@@ -202,7 +203,7 @@ def defense_strength(defense: Defense, value: float | None = None) -> float:
         return 0.0
     if value is None:
         return float(allowed.default)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = isinstance(value, float | np.floating) or is_whole(value)
     if not number or not allowed.lowest <= value <= allowed.highest or (allowed.whole and value != int(value)):
         kind = "whole number" if allowed.whole else "number"
         raise InputError(

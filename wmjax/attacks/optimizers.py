@@ -16,6 +16,7 @@ from wmjax.attacks.problem import Best, Loss, Problem
 from wmjax.attacks.scores import Chance, Square
 from wmjax.attacks.starts import Start
 from wmjax.core.errors import InputError, unknown_name
+from wmjax.core.numbers import is_whole
 
 
 class Method(Protocol):
@@ -51,8 +52,8 @@ class Optimizer:
 
 def fgsm(steps: int | None = None) -> Optimizer:
     """Return the single-step attack."""
-    if steps not in (None, 1):
-        raise InputError(f"steps is {steps}; fgsm takes exactly 1")
+    if steps is not None and (not is_whole(steps) or steps != 1):
+        raise InputError(f"steps is {steps!r:.80}; fgsm takes exactly 1")
     return Optimizer(1)
 
 
@@ -160,6 +161,6 @@ def optimizer(name: str, steps: int | None = None) -> Optimizer:
 def _steps(name: str, steps: int | None, default: int) -> int:
     if steps is None:
         return default
-    if steps < 1:
-        raise InputError(f"steps is {steps}; {name} needs at least 1")
-    return steps
+    if not is_whole(steps) or steps < 1:
+        raise InputError(f"steps is {steps!r:.80}; {name} needs at least 1, a whole number")
+    return int(steps)

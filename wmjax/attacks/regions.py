@@ -4,6 +4,7 @@ import numpy as np
 
 from wmjax.core.errors import InputError
 from wmjax.core.naming import split
+from wmjax.core.numbers import whole
 
 REGIONS = ("all", "patch(n)", "border(n)", "red", "green", "blue")
 """Everywhere; the n x n pixels at the centre; the n outermost pixels on each side; one channel."""
@@ -14,6 +15,7 @@ def region(name: str, size: int) -> np.ndarray:
 
     Raises InputError for an unknown name.
     """
+    size = whole("size", size, 1)
     inside = np.zeros((size, size, 3), np.float32)
     match split(name):
         case "all", ():

@@ -15,6 +15,7 @@ from wmjax.attacks.optimizers import NO_STEPS, Optimizer
 from wmjax.attacks.timing import GAPS
 from wmjax.core.errors import InputError, unknown_name
 from wmjax.core.jax_settings import fixed_settings
+from wmjax.core.numbers import whole
 from wmjax.victims.base import Victim
 
 NOISES = ("fresh", "shared", "mode")
@@ -46,8 +47,7 @@ class Attack:
             raise unknown_name("noise", self.noise, NOISES)
         if not isinstance(self.defense, Defense):
             raise InputError(f"defense is {self.defense!r:.80}; expected one made by wmjax.attacks.defense")
-        if type(self.draws) is not int or self.draws < 1:
-            raise InputError(f"draws is {self.draws!r:.80}; expected a whole number from 1")
+        object.__setattr__(self, "draws", whole("draws", self.draws, 1))
         if self.gap not in GAPS:
             raise unknown_name("gap", self.gap, GAPS)
 

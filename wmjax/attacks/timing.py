@@ -13,6 +13,7 @@ import numpy as np
 
 from wmjax.core.errors import InputError
 from wmjax.core.naming import split
+from wmjax.core.numbers import whole
 
 GAPS = ("none", "policy", "value")
 """What a rule weighs frames by: nothing; `policy_gap` or `value_gap` of the agent's response to the clean frame."""
@@ -44,7 +45,11 @@ class Timing:
 
 
 def timing(mode: str, steps: int) -> Timing:
-    """Return when `mode` attacks an episode of `steps` (T) agent steps; raises InputError for an unknown mode."""
+    """Return when `mode` attacks an episode of `steps` (T) agent steps.
+
+    Raises InputError for an unknown mode, and for steps below 1.
+    """
+    steps = whole("steps", steps, 1)
     t, every = np.arange(steps), np.ones(steps, bool)
     match split(mode):
         case "full", ():

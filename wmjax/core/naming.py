@@ -43,10 +43,15 @@ def as_text(text: str) -> str:
             return text
 
 
-def as_path(text: str | Path) -> Path:
-    """Return the path that a text names: in UTF-8 where the locale's encoding lacks one of its letters."""
+def as_path(text: str | os.PathLike[str]) -> Path:
+    """Return the path that a text names: in UTF-8 where the locale's encoding lacks one of its letters.
+
+    `~`, `~user`, `$HOME` and `${HOME}` at its start are the user's home; no other variable is looked up, for messages
+    and manifests would show what is in it.
+    """
+    name = os.path.expanduser(re.sub(r"^(\$HOME|\$\{HOME\})(?=/|$)", "~", os.fspath(text)))
     try:
-        os.fsencode(text)
-        return Path(text)
+        os.fsencode(name)
+        return Path(name)
     except UnicodeEncodeError:
-        return Path(os.fsdecode(str(text).encode(errors="surrogateescape")))
+        return Path(os.fsdecode(name.encode(errors="surrogateescape")))

@@ -4,7 +4,8 @@ import importlib
 from typing import Any
 
 from wmjax.core.errors import unknown_name
-from wmjax.envs.base import TASKS, EnvSpec, check_whole, spec
+from wmjax.core.numbers import whole
+from wmjax.envs.base import TASKS, EnvSpec, spec
 from wmjax.envs.host import HostEnv, HostState, WorkerError
 
 __all__ = ["TASKS", "EnvSpec", "HostEnv", "HostState", "WorkerError", "make", "spec"]
@@ -23,6 +24,6 @@ def make(task: str, backend: str = "host", batch: int = 1, workers: int = 1) -> 
         raise unknown_name("backend", backend, BACKENDS)
     if backend == "host":
         return HostEnv(spec(task), batch, workers)
-    check_whole("workers", workers)  # of no use here, but wrong all the same
+    whole("workers", workers, 1)  # of no use here, but wrong all the same
     # Loaded on use: a worker process of the host never pays for JAX.
     return importlib.import_module("wmjax.envs.device").DeviceEnv(spec(task), batch)

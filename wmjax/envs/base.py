@@ -53,17 +53,25 @@ TASKS: dict[str, EnvSpec] = {
 """The ten DeepMind Control tasks of the benchmark (arXiv 2606.16605), 64x64 RGB from camera 0, action repeat 2."""
 
 
+_ALIASES = {"dmc_cup_catch": "dmc_ball_in_cup_catch"}
+"""Names that other Dreamer code bases have for a task."""
+
+
+def task_name(name: str) -> str:
+    """Return the name by which TASKS has a task that other code bases spell otherwise; any other name as it is."""
+    plain = name.replace("-", "_")
+    plain = _ALIASES.get(plain, plain)
+    return plain if plain in TASKS else name
+
+
 def spec(task: str) -> EnvSpec:
-    """Return the spec of a task; raises InputError, listing the known tasks, for an unknown name."""
-    if task not in TASKS:
+    """Return the spec of a task, by any of its names; raises InputError, listing the known tasks, for other names."""
+    name = task_name(task) if isinstance(task, str) else task
+    if name not in TASKS:
+        if str(task).startswith("metaworld"):
+            raise InputError(f"task {task!r:.80} cannot be played: MetaWorld agents can be converted only")
         raise unknown_name("task", task, TASKS)
-    return TASKS[task]
-
-
-def check_whole(name: str, value: Any) -> None:
-    """Raise InputError for a value that is not a whole number from 1."""
-    if type(value) is not int or value < 1:
-        raise InputError(f"{name} must be a whole number from 1, not {value!r:.80}")
+    return TASKS[name]
 
 
 def episode_seeds(seeds: Any, batch: int) -> np.ndarray:

@@ -10,8 +10,9 @@ from flax import struct
 
 from wmjax.core.errors import InputError
 from wmjax.core.jax_settings import fixed_settings
+from wmjax.core.numbers import whole
 from wmjax.envs import dmc
-from wmjax.envs.base import EnvSpec, check_whole, episode_seeds, physics_states
+from wmjax.envs.base import EnvSpec, episode_seeds, physics_states
 from wmjax.render.frame import frame
 from wmjax.render.scene import Scene, poses, scene
 
@@ -67,8 +68,7 @@ class DeviceEnv:
     @fixed_settings()
     def __init__(self, spec: EnvSpec, batch: int) -> None:
         """Load the task's model."""
-        check_whole("batch", batch)
-        self.spec, self.batch = spec, batch
+        self.spec, self.batch = spec, whole("batch", batch, 1)
         self.world, self.params = dmc.load(spec.task)
         self.scene = scene(self.world.physics.model, size=spec.image_size, camera=spec.camera)
 

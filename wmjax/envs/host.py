@@ -13,8 +13,9 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from wmjax.core.errors import InputError
+from wmjax.core.numbers import whole
 from wmjax.envs import pipe
-from wmjax.envs.base import EnvSpec, check_whole, episode_seeds, physics_states
+from wmjax.envs.base import EnvSpec, episode_seeds, physics_states
 
 _THREADS = {
     "LP_NUM_THREADS": "0",  # Mesa draws in the calling thread: 5 % cheaper than in one of its own
@@ -55,12 +56,10 @@ class HostEnv:
 
     def __init__(self, spec: EnvSpec, batch: int, workers: int = 1) -> None:
         """Start the workers, at most one an episode."""
-        for name, value in (("batch", batch), ("workers", workers)):
-            check_whole(name, value)
         self.spec = spec
-        self.batch = batch
+        self.batch, workers = whole("batch", batch, 1), whole("workers", workers, 1)
         self._state: HostState | None = None
-        self._workers = [_Worker(spec.task) for _ in range(min(workers, batch))]
+        self._workers = [_Worker(spec.task) for _ in range(min(workers, self.batch))]
         self._stop = weakref.finalize(self, _stop, self._workers)
 
     def reset(self, seeds: Any) -> HostState:

@@ -1,9 +1,10 @@
 """A study as one machine is to play it: agents, chunks and batch, known before its folder is touched."""
 
 import json
+import os
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from wmjax import runtime
 from wmjax.core import machine
 from wmjax.core.errors import InputError
 from wmjax.core.jax_settings import arithmetic, fixed_settings
-from wmjax.core.naming import as_text
+from wmjax.core.naming import as_path, as_text
+from wmjax.core.numbers import whole
+from wmjax.envs.base import task_name
 from wmjax.grid.lane import Lane
 from wmjax.grid.memory import batch_size
 from wmjax.grid.plan import Chunk, Episode, plan
@@ -63,11 +66,13 @@ def prepare(
 
     Raises InputError for a wrong study or machine.
     """
+    if not isinstance(study, Study | str | os.PathLike):
+        raise InputError(f"study is a {type(study).__name__}; expected a Study, or the name or path of one")
     if not isinstance(study, Study):
         study = read_study(study)
     devices = runtime.local_devices()
-    if batch is not None and not 1 <= batch <= 65536:
-        raise InputError(f"batch is {batch}; allowed: 1 to 65536")
+    if batch is not None:
+        batch = whole("batch", batch, 1, 65536)
     part = _part(shard)
     victims, cards = _agents("victims", study.victims)
     sources, others = _agents("sources", [name for name in study.sources if name not in WORDS])
@@ -77,7 +82,7 @@ def prepare(
     if "victims" in study.sources:
         sources |= victims
     hashes = {name: file_sha256(path) for name, path in agents.items()}
-    folder = Path(out or Path("runs") / study.name)
+    folder = as_path(out or Path("runs") / study.name)
     if batch is None:
         batch = _begun(folder) or batch_size(study, [card.victim for card in cards.values()], devices)
     own, other = ({name: cards[name] for name in group} for group in (victims, sources))
@@ -131,7 +136,8 @@ def _agents(field: str, names: Sequence[str]) -> tuple[dict[str, Path], dict[str
                 raise InputError(f"{path}: {name} is no name for an agent; rename its file")
             if len(name.encode()) > 100:
                 raise InputError(f"{name[:40]}... is longer than a name can be (100 bytes)")
-            cards[name] = zoo.card(path)
+            card = zoo.card(path)
+            cards[name] = card if card.task is None else replace(card, task=task_name(card.task))
         except InputError as error:
             raise InputError(f"{field}: {error}") from None
         found[name] = path

@@ -15,10 +15,12 @@ from wmjax.core.errors import InputError, unknown_name
 from wmjax.core.naming import split
 from wmjax.envs import BACKENDS
 from wmjax.envs import spec as env_spec
+from wmjax.grid.values import converted
 
 FRAMES = ("float", "uint8")
 """What attacked frames are: any numbers in [0, 1], or grey levels, as a camera would give them."""
 
+_MOST_COMPLAINTS = 3
 _MOST_STEPS = 10_000
 _MOST_EPISODE_STEPS = 500
 _LEAST_BUDGET = 1e-9  # a thousandth of what changes any float32 image but a black one
@@ -34,7 +36,11 @@ _IMAGE_SIZE = 64
 
 @dataclass(frozen=True)
 class Study:
-    """The axes; their product is the grid. Every episode's clean counterpart is part of it without being asked for."""
+    """The axes; their product is the grid. Every episode's clean counterpart is part of it without being asked for.
+
+    Fields are given as in a study file, or as any Python or NumPy values that mean the same; they become those of the
+    types here. Raises InputError, naming the field, for others.
+    """
 
     victims: tuple[str, ...]  #: names of shipped agents, or paths of weight files
     objectives: tuple[str, ...]  #: random, names of OBJECTIVES, critic, target(0.5), or mixtures: vsa+0.5*pea
@@ -58,11 +64,21 @@ class Study:
 
     def __post_init__(self) -> None:
         """Raise InputError, naming the field, for a value that is not allowed."""
+        complaints: list[str] = []
+        for axis in fields(self):
+            value, wrong = converted(axis.name, getattr(self, axis.name), axis.type)
+            object.__setattr__(self, axis.name, value)
+            complaints += wrong
+        if complaints:
+            more = [f"and {len(complaints) - _MOST_COMPLAINTS} more"] if len(complaints) > _MOST_COMPLAINTS else []
+            raise InputError("; ".join([*complaints[:_MOST_COMPLAINTS], *more]))
         for axis in fields(self):
             if isinstance(values := getattr(self, axis.name), tuple) and not values and axis.name not in _MAY_BE_EMPTY:
                 raise InputError(f"{axis.name} is empty; a study needs at least one")
         with _field("defenses"):
             object.__setattr__(self, "defenses", tuple(named(text)[2] for text in self.defenses))
+        with _field("tasks"):
+            object.__setattr__(self, "tasks", tuple(env_spec(task).task for task in self.tasks))
         for axis in fields(self):
             values = getattr(self, axis.name)
             if isinstance(values, tuple) and (twice := [value for value, n in Counter(values).items() if n > 1]):
@@ -105,8 +121,6 @@ class Study:
         for seed in self.seeds:
             if not 0 <= seed < 2**32:
                 raise InputError(f"seeds: {seed} is not in [0, 2^32)")
-        for task in self.tasks:
-            env_spec(task)
         for frames in self.frames:
             if frames not in FRAMES:
                 raise unknown_name("frames", frames, FRAMES)

@@ -9,6 +9,8 @@ from typing import Any
 from wmjax import envs, runtime
 from wmjax.core.errors import InputError, unknown_name
 from wmjax.core.jax_settings import arithmetic
+from wmjax.core.naming import as_path
+from wmjax.core.numbers import whole
 from wmjax.core.settings import settings
 from wmjax.train import sizes
 from wmjax.train.recipe import Recipe
@@ -75,23 +77,20 @@ def prepare(
     """
     spec = envs.spec(task)
     sizes.victim(agent, size, spec.action_size)
-    seeds = tuple(seeds)
+    seeds = tuple(whole("seeds", seed, 0, 2**32 - 1) for seed in seeds)
     if not 1 <= len(seeds) <= _MOST_SEEDS or len(set(seeds)) < len(seeds):
         raise InputError(f"seeds are {seeds!r:.80}; allowed: 1 to {_MOST_SEEDS} different ones")
-    for seed in seeds:
-        if type(seed) is not int or not 0 <= seed < 2**32:
-            raise InputError(f"seed {seed!r:.80} must be a whole number from 0 to {2**32 - 1}")
     recipe = _changed(sizes.RECIPES[size], changes)
     least = (recipe.batch_length + 2) * recipe.env_num * spec.action_repeat
-    steps = sizes.STEPS[size] if steps is None else steps
-    if type(steps) is not int or not least < steps <= _MOST_STEPS:
+    steps = whole("steps", sizes.STEPS[size] if steps is None else steps, 0)
+    if not least < steps <= _MOST_STEPS:
         raise InputError(
             f"steps is {steps!r:.80}; allowed: more than {least}, which come before the first update, to {_MOST_STEPS}"
         )
     if recipe.max_size // recipe.env_num < recipe.batch_length + 2:
         raise InputError(f"max_size is {recipe.max_size}; {recipe.env_num} episodes need {least // spec.action_repeat}")
-    folder = Path(out or Path("runs") / "train" / _name(task, agent, size))
-    return Job(task, agent, size, seeds, steps, recipe, folder)
+    folder = as_path(out or Path("runs") / "train" / _name(spec.task, agent, size))
+    return Job(spec.task, agent, size, seeds, steps, recipe, folder)
 
 
 def _name(task: str, agent: str, size: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from wmjax.core.errors import InputError, unknown_name
+from wmjax.core.naming import as_path
 from wmjax.victims.dreamer import AGENTS, Dreamer
 from wmjax.victims.dreamer.layout import count, weights
 from wmjax.victims.hydra import Hints, merge, read_config
@@ -43,7 +44,7 @@ def convert(
     The same input gives the same bytes. Raises InputError, and writes nothing, for a file that is not such a
     checkpoint, for unknown or missing keys, and where a hint is missing or contradicts the tensors or the config.
     """
-    source, target = Path(checkpoint), Path(out)
+    source, target = as_path(checkpoint), as_path(out)
     _check_paths(source, target)
     state = _read_state(source)
     config = read_config(source.parent / ".hydra" / "config.yaml")

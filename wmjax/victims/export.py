@@ -12,6 +12,7 @@ from flax.traverse_util import flatten_dict
 
 from wmjax.core.errors import InputError
 from wmjax.core.files import write_atomically
+from wmjax.core.naming import as_path
 from wmjax.victims.base import Params
 from wmjax.victims.dreamer import Dreamer
 from wmjax.victims.dreamer.layout import Weight, to_torch, weights
@@ -57,7 +58,7 @@ def export(name_or_path: str | Path, out: str | Path, optimizer: Optimizer | Non
         import torch
     except ImportError:
         raise InputError("exporting needs PyTorch: pip install 'wmjax[convert]'") from None
-    source, target = locate(name_or_path), Path(out)
+    source, target = locate(name_or_path), as_path(out)
     if target.suffix != ".pt":
         raise InputError(f"{target}: the output's name must end in .pt")
     card, params = read(source)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from wmjax.core.errors import InputError, unknown_name
+from wmjax.core.errors import unknown_name
 from wmjax.core.naming import as_path
 from wmjax.victims.base import Params
 from wmjax.victims.dreamer import Dreamer
@@ -16,13 +16,19 @@ def names() -> list[str]:
     return sorted(path.stem for path in _AGENTS.glob("*.safetensors"))
 
 
+def is_path(name_or_path: str | Path) -> bool:
+    """Return whether this is the path of a weight file, and not the name of a shipped agent."""
+    path = Path(name_or_path)
+    return path.suffix == ".safetensors" or len(path.parts) > 1
+
+
 def locate(name_or_path: str | Path) -> Path:
     """Return the weight file of a shipped agent, or the path itself; raises InputError for an unknown name."""
     path = as_path(name_or_path)
-    if path.suffix == ".safetensors" or len(path.parts) > 1:
+    if is_path(path):
         return path
     if str(name_or_path) not in names():
-        raise InputError(f"{unknown_name('agent', str(name_or_path), names())}; or a path that ends in .safetensors")
+        raise unknown_name("agent", str(name_or_path), names(), also="a path that ends in .safetensors")
     return _AGENTS / f"{path}.safetensors"
 
 
