@@ -12,7 +12,7 @@ import jax
 
 from wmjax import runtime
 from wmjax.core.errors import InputError
-from wmjax.core.naming import as_text
+from wmjax.core.naming import as_path, as_text
 from wmjax.grid.lane import Lane
 from wmjax.grid.memory import batch_size
 from wmjax.grid.plan import Chunk, Episode, plan
@@ -77,7 +77,7 @@ def prepare(
     if "victims" in study.sources:
         sources |= victims
     hashes = {name: file_sha256(path) for name, path in agents.items()}
-    folder = Path(out or Path("runs") / study.name)
+    folder = as_path(out or Path("runs") / study.name)
     if batch is None:
         batch = _begun(folder) or batch_size(study, [card.victim for card in cards.values()], devices)
     own, other = ({name: cards[name] for name in group} for group in (victims, sources))

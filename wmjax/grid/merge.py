@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from wmjax.core.errors import InputError
 from wmjax.core.files import visible
+from wmjax.core.naming import as_path
 from wmjax.grid.provenance import provenance
 from wmjax.grid.rows import SCHEMA_VERSION, TIMING
 from wmjax.grid.store import (
@@ -46,7 +47,7 @@ def merge(folders: Sequence[str | Path], out: str | Path, *, command: Sequence[s
     no chunk's, is left out and named. `command` is kept in the manifest. Raises InputError where a folder holds no
     study or another one, or where two hold different rows for one chunk; nothing is copied then.
     """
-    parts, target = list({os.path.realpath(folder): Path(folder) for folder in folders}.values()), Path(out)
+    parts, target = list({os.path.realpath(path): path for path in map(as_path, folders)}.values()), as_path(out)
     if not parts:
         raise InputError("no folders to merge; give those that `wmjax run` wrote to")
     manifests = [_manifest(part) for part in parts]

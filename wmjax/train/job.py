@@ -8,6 +8,7 @@ from typing import Any
 
 from wmjax import envs, runtime
 from wmjax.core.errors import InputError, unknown_name
+from wmjax.core.naming import as_path
 from wmjax.core.settings import settings
 from wmjax.train import sizes
 from wmjax.train.recipe import Recipe
@@ -88,7 +89,7 @@ def prepare(
         )
     if recipe.max_size // recipe.env_num < recipe.batch_length + 2:
         raise InputError(f"max_size is {recipe.max_size}; {recipe.env_num} episodes need {least // spec.action_repeat}")
-    folder = Path(out or Path("runs") / "train" / _name(task, agent, size))
+    folder = as_path(out or Path("runs") / "train" / _name(task, agent, size))
     return Job(task, agent, size, seeds, steps, recipe, folder)
 
 
