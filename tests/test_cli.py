@@ -1,15 +1,29 @@
 """The command line: exit codes, one-line errors, and that help needs nothing heavy."""
 
+import html
+import json
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
+from contextlib import closing
+from http.client import HTTPConnection
+from pathlib import Path
 
+import jax
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from wmjax import cli, doctor
+from wmjax import cli, doctor, runtime
 from wmjax.grid import run as grid
+from wmjax.grid.rows import TIMING
+from wmjax.grid.store import read_shard
 from wmjax.train import run as training
+from wmjax.victims import zoo
 
 
 @pytest.fixture
@@ -39,6 +53,9 @@ def wmjax(monkeypatch, capsys, tmp_path):
         (["run", "unknown.toml"], ["unknown agent", "nobody", "dmc_cartpole_balance_r2dreamer_1m"]),
         (["run", "--batch", "0"], ["batch is 0", "1 to"]),
         (["report", "absent"], ["absent"]),
+        (["report", 300 * "a"], ["no such folder"]),
+        (["merge", "loop", "--out", "whole"], ["loop", "cannot be read (Too many levels of symbolic links)"]),
+        (["report", "unlisted"], ["unlisted/rows", "cannot be read (Too many levels of symbolic links)"]),
         (["report", "."], ["rows"]),
         (["convert", "absent.pt", "-o", "out.safetensors"], ["absent.pt", "no such file"]),
         (["convert", "wrong.toml", "-o", "out.safetensors"], ["wrong.toml", "not a checkpoint"]),
@@ -59,6 +76,9 @@ def test_wrong_input_is_one_line_and_code_2(wmjax, tmp_path, arguments, words):
     axes = "budgets = [0.1]\nseeds = [1]\n"
     (tmp_path / "wrong.toml").write_text(f'objectve = ["pda"]\nvictims = ["nobody"]\n{axes}')
     (tmp_path / "unknown.toml").write_text(f'objectives = ["pda"]\nvictims = ["nobody"]\n{axes}')
+    (tmp_path / "unlisted").mkdir()
+    for link in ("loop", "unlisted/rows"):
+        (tmp_path / link).symlink_to(tmp_path / link)
     before = sorted(tmp_path.rglob("*"))
     code, out, err = wmjax(*arguments)
     assert code == 2
@@ -202,3 +222,199 @@ def test_an_interrupt_waits_for_the_imports():
         importing()
     assert order == ["imported"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+# ---- in a C locale, and from and into odd paths
+
+STUDY, AGENT, OUT = "stüdy 100% #1?.toml", "wëights & $50%", "http:r_ünï '100%' #1?"
+SURROUNDINGS = {
+    "C locale": ("é [1] 5%s #?&", {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}),
+    "odd paths": ("-ö \"%d\n' [*] \udcff", {"LC_ALL": "C.UTF-8"}),
+}
+"""Name: (a folder, which holds all that is read and written, and variables)."""
+
+
+class Shell:
+    """A place where commands are run, all by one process: they share its compiled programs."""
+
+    def __init__(self, folder: Path, variables: dict[str, str]) -> None:
+        self.folder = folder
+        for name in ("höme", "tmp %"):
+            (folder / name).mkdir(parents=True)
+        (folder / "cäche").symlink_to(Path(runtime.cache_dir()).resolve())
+        (folder / STUDY).write_text(
+            f'victims = ["{AGENT}.safetensors"]\ntasks = ["dmc_cartpole_balance"]\nobjectives = ["random"]\n'
+            'budgets = ["8/255"]\nseeds = [1]\nepisode_steps = 2\n',
+            encoding="utf-8",
+        )
+        shutil.copy(zoo.locate("dmc_cartpole_balance_r2dreamer_tiny"), folder / f"{AGENT}.safetensors")
+        places = {"HOME": "höme", "TMPDIR": "tmp %", "WMJAX_CACHE": "cäche"}
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHON"))},
+            **{name: str(folder / place) for name, place in places.items()},
+            "PYTHONPATH": str(Path(__file__).parents[1]),
+            **variables,
+        }
+        self.process = self.start(str(Path(__file__).with_name("commands.py")), stdin=subprocess.PIPE)
+
+    def start(self, *arguments: str, **options) -> subprocess.Popen:
+        command = [sys.executable, *arguments]
+        return subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, **options)
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        """Run a command; returns (exit code, stdout, stderr)."""
+        self.process.stdin.write(os.fsencode("\0".join(arguments)).hex().encode() + b"\n")
+        self.process.stdin.flush()
+        code = self.process.stdout.readline()
+        out, err = (os.fsdecode((self.folder / name).read_bytes()) for name in ("out", "err"))
+        assert code, err
+        return int(code), out, err
+
+    def shards(self) -> dict[Path, int]:
+        """The chunks' files, and when they were written."""
+        return {path: path.stat().st_mtime_ns for path in (self.folder / OUT / "rows").iterdir()}
+
+
+@pytest.fixture(scope="module", params=list(SURROUNDINGS))
+def shell(request, tmp_path_factory):
+    name, variables = SURROUNDINGS[request.param]
+    shell = Shell(tmp_path_factory.mktemp("shell") / name, variables)
+    with shell.process:
+        yield shell
+        shell.process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def played(shell):
+    """The shell, after a study was played into its folder OUT, in two parts that were merged."""
+    for part in ("1/2", "2/2"):
+        code, out, err = shell("run", STUDY, f"--out={part[0]} ü", "--shard", part)
+        assert (code, err) == (0, "")
+        assert out.endswith(f"\nreport: {part[0]} ü/report/report.html\n")
+    code, out, err = shell("merge", "1 ü", "2 ü", f"--out={OUT}")
+    assert (code, err) == (0, "")
+    assert out == f"{OUT}: 2 chunks played, 0 failed, 0 missing\nreport: {OUT}/report/report.html\n"
+    return shell
+
+
+def test_a_study_goes_on_anywhere(played):
+    before = played.shards()
+    code, out, err = played("run", STUDY, f"--out={OUT}")
+    assert (code, err) == (0, "")
+    assert out == f"100 % (4/4 agent steps)\nreport: {OUT}/report/report.html\n"
+    assert played.shards() == before
+    manifest = json.loads((played.folder / OUT / "manifest.json").read_bytes())
+    assert manifest["command"] == ["wmjax", "run", STUDY, f"--out={OUT}"]
+    assert list(manifest["identity"]["victims"]) == [AGENT]
+    assert {row["victim"] for path in before for row in read_shard(path).to_pylist()} == {AGENT}
+
+
+def test_a_damaged_shard_is_made_again_anywhere(played):
+    path, other = sorted(played.shards())
+    content, before = path.read_bytes(), played.shards()[other]
+    path.write_bytes(content[: len(content) // 2])
+    code, out, err = played("run", STUDY, f"--out={OUT}")
+    assert (code, err) == (0, "")
+    assert "not a readable Parquet file" in out
+    assert "0 % (2/4 agent steps)" in out
+    assert played.shards()[other] == before
+    again, first = read_shard(path), pq.read_table(pa.BufferReader(content))
+    assert repr(again.drop_columns(list(TIMING)).to_pylist()) == repr(first.drop_columns(list(TIMING)).to_pylist())
+
+
+def test_a_shard_that_cannot_be_opened_is_not_played_again(played):
+    path = min(played.shards())
+    kept = path.rename(path.with_suffix(".kept"))
+    path.symlink_to(path.name)  # to itself
+    try:
+        for command in (("run", STUDY, f"--out={OUT}"), ("report", f"./{OUT}")):
+            code, out, err = played(*command)
+            assert (code, out) == (2, "")
+            assert err.endswith(f"{path.name}: cannot be read (Too many levels of symbolic links)\n")
+    finally:
+        kept.rename(path)
+
+
+def test_a_report_is_written_anywhere(played):
+    assert played("report", f"./{OUT}") == (0, f"report: {OUT}/report/report.html\n", "")
+    report = played.folder / OUT / "report"
+    assert {path.name for path in report.iterdir()} > {"report.html", "report.md", "episode.mp4", "episode.png"}
+    assert AGENT in (report / "report.md").read_text(encoding="utf-8")
+    assert shlex.quote(STUDY) in html.unescape((report / "report.html").read_text(encoding="utf-8"))
+    assert "wëights \\& \\$50\\%" in (report / "tables" / "clean.tex").read_text(encoding="utf-8")
+
+
+def test_results_are_looked_at_anywhere(played):
+    # As in a terminal: a background job would ignore the signal.
+    script = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import wmjax.cli as c; c.main()"
+    with played.start("-c", script, "view", f"./{OUT}", stderr=subprocess.PIPE) as server:
+        try:
+            name, _, port = os.fsdecode(server.stdout.readline()).partition(": http://127.0.0.1:")
+            assert name == OUT
+
+            def get(path: str) -> bytes:
+                with closing(HTTPConnection("127.0.0.1", int(port.split("/")[0]), timeout=20)) as client:
+                    client.request("GET", path)
+                    return client.getresponse().read()
+
+            assert b"<html" in get("/")
+            study = json.loads(get("/api/results/study"))
+            assert {"name": "victim", "label": "victim", "shown": True, "values": [AGENT]} in study["axes"]
+            cell = json.loads(get(f"/api/results/study/cells/{study['first']}"))
+            trace = cell["episodes"][0]["attacked"]["trace"]
+            assert get(f"/api/results/study/traces/{trace}/seen.png").startswith(b"\x89PNG")
+            assert AGENT in json.loads(get("/api/vocabulary"))["victim"]
+            server.send_signal(signal.SIGINT)
+            _, err = server.communicate(timeout=20)
+        finally:
+            server.kill()
+    assert (server.returncode, err) == (130, b"wmjax: interrupted\n")
+
+
+def test_agents_are_listed_and_described_anywhere(shell):
+    code, out, err = shell("zoo")
+    assert (code, err) == (0, "")
+    assert "dmc_cartpole_balance_r2dreamer_1m" in out
+    code, out, err = shell("zoo", "dmc_cartpole_balance_r2dreamer_1m")
+    assert (code, err) == (0, "")
+    assert "606.4" in out
+
+
+def test_agents_come_and_go_anywhere(shell):
+    pytest.importorskip("torch", reason="PyTorch's files need torch")
+    assert shell("export", f"{AGENT}.safetensors", "-o", "läst.pt") == (0, "läst.pt\n", "")
+    options = ("--stoch", "16", "--agent", "r2dreamer", "--task", "dmc_cartpole_balance", "--action-repeat", "2")
+    assert shell("convert", "läst.pt", "-o", "ü.safetensors", *options) == (0, "ü.safetensors\n", "")
+    weights = [zoo.load(shell.folder / f"{name}.safetensors")[1] for name in (AGENT, "ü")]
+    assert jax.tree.all(jax.tree.map(np.array_equal, *weights))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "ü.toml"], ["No such file"]),
+        (["run", STUDY, "--set", 'victims = ["ö"]'], ["unknown agent"]),
+        (["run", STUDY, "--out", STUDY], ["manifest.json: cannot be read (Not a directory)"]),
+        (["report", "ü"], ["no such folder"]),
+        (["merge", "ü", "--out", "ö"], ["holds no study"]),
+        (["view", "ü"], ["no such folder"]),
+        (["zoo", "ü"], ["unknown agent"]),
+        (["train", "--task", "ü"], ["unknown task"]),
+        (["convert", "ü.pt", "-o", "ö.safetensors"], ["no such file"]),
+        (["export", "ü", "-o", "ö.pt"], ["unknown agent"]),
+    ],
+    ids=lambda value: value[0] if value[0].islower() and value[0].isalpha() else "",
+)
+def test_wrong_input_is_one_line_anywhere(shell, arguments, words):
+    code, out, err = shell(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("wmjax: ")
+    assert err.count("\n") == 1
+    assert all(word in err for word in words)
+
+
+def test_the_doctor_looks_anywhere(shell):
+    code, out, err = shell("doctor")
+    assert (code, err) == (0, "")
+    assert "everything essential works" in out
+    assert "cäche" in out

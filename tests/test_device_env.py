@@ -61,8 +61,14 @@ def test_a_nan_action_freezes_its_episode_alone(env, start):
         (lambda env: env.state_at(np.zeros((1, 2)), np.zeros((2, 2))), "qpos must have a first axis of 2"),
         (lambda env: env.state_at(0.0, np.zeros((2, 2))), "qpos must have a first axis of 2"),
         (lambda env: env.state_at(np.full((2, 2), np.nan), np.zeros((2, 2))), "qpos has values that are not finite"),
-        (lambda env: wmjax.envs.make(TASK, backend="device", batch=2.5), "batch must be"),
-        (lambda env: wmjax.envs.make(TASK, backend="device", workers=0), "workers must be"),
+        (
+            lambda env: wmjax.envs.make(TASK, backend="device", batch=2.5),
+            "batch is 2.5; allowed: a whole number from 1",
+        ),
+        (
+            lambda env: wmjax.envs.make(TASK, backend="device", workers=0),
+            "workers is 0; allowed: a whole number from 1",
+        ),
         (lambda env: wmjax.envs.make(TASK, backend="cloud"), "unknown backend 'cloud'; known: device, host"),
     ],
 )

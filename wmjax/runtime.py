@@ -13,7 +13,7 @@ from typing import Any
 
 from wmjax.core import machine
 from wmjax.core.errors import InputError
-from wmjax.core.files import utf8_name
+from wmjax.core.files import plain_name
 
 _PACKAGES = ("wmjax", "jax", "jaxlib", "flax", "numpy", "mujoco", "mujoco-mjx", "dm_control")
 _open = ExitStack()
@@ -49,7 +49,7 @@ def use_compilation_cache() -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # The compiler takes the name too, and only in UTF-8; if need be that of a handle, which stays open.
-        name = _open.enter_context(utf8_name(folder))
+        name = _open.enter_context(plain_name(folder))
     except OSError:
         return  # a read-only home only costs compile time; `wmjax doctor` reports it
     jax.config.update("jax_compilation_cache_dir", str(name))

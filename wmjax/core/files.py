@@ -102,12 +102,13 @@ def visible(folder: Path, suffix: str = "") -> list[Path]:
 
 
 @contextmanager
-def utf8_name(path: Path) -> Iterator[Path]:
-    """Yield a name of a file or folder for libraries that take names alone, and these in UTF-8: its own if it is.
+def plain_name(path: Path) -> Iterator[Path]:
+    """Yield a name of a file or folder for libraries that open by name, in UTF-8, and may take a name for a pattern.
 
-    Any other is one of an open handle. Raises OSError where it cannot be opened.
+    It is the path itself, else that of an open handle. Raises OSError where it cannot be opened.
     """
-    if os.fsencode(path).decode(errors="replace") == str(path):
+    text = str(path)
+    if os.fsencode(path).decode(errors="replace") == text and not {*"*?["}.intersection(text):
         yield path
         return
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

@@ -8,7 +8,7 @@ from typing import Any
 
 from wmjax.core.errors import InputError, unknown_name
 from wmjax.core.files import check_file
-from wmjax.core.naming import as_path
+from wmjax.core.naming import as_path, as_text
 from wmjax.core.settings import settings
 from wmjax.grid.spec import Study
 from wmjax.victims import zoo
@@ -79,7 +79,7 @@ def _found(folder: Path, field: str, agent: Any) -> Any:
     if not any(exist):
         folders = " or ".join(dict.fromkeys(str(path.parent.resolve()) for path in (there, here)))
         raise InputError(f"{field}: {agent!r:.80}: no such file in {folders}")
-    return str(there if exist[1] else here)
+    return as_text(str(there if exist[1] else here))
 
 
 def parse_study(data: dict[str, Any]) -> Study:

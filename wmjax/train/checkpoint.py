@@ -14,7 +14,7 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from wmjax.core.errors import InputError
-from wmjax.core.files import make_folder, utf8_name
+from wmjax.core.files import make_folder, plain_name
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def checkpoints(folder: Path) -> Iterator[ocp.CheckpointManager]:
         max_to_keep=1, enable_async_checkpointing=False, cleanup_tmp_directories=True
     )
     handlers = {"state": ocp.StandardCheckpointHandler(), "log": ocp.JsonCheckpointHandler()}
-    with _quiet(), utf8_name(folder.resolve()) as name:
+    with _quiet(), plain_name(folder.resolve()) as name:
         try:
             manager = ocp.CheckpointManager(name, options=options, item_handlers=handlers)
         except Exception as error:  # whatever orbax raises on damaged files

@@ -19,7 +19,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 import wmjax
 from wmjax.core.errors import InputError
-from wmjax.core.files import check_file, utf8_name, write_atomically
+from wmjax.core.files import check_file, plain_name, write_atomically
 from wmjax.victims.base import Params
 from wmjax.victims.dreamer import AGENTS, Dreamer
 
@@ -61,7 +61,7 @@ def read(path: Path) -> tuple[Card, Params]:
     """
     card = read_card(path)
     with _foreign_is_input_error(path):
-        with utf8_name(path) as name:
+        with plain_name(path) as name:
             flat = safetensors.numpy.load_file(name)
         tree = unflatten_dict(flat, sep="/")
     check_tree(flat, card.victim, str(path))
@@ -72,7 +72,7 @@ def read_card(path: Path) -> Card:
     """Return the card alone; raises InputError where the file is missing or not one of ours."""
     with _foreign_is_input_error(path):
         check_file(path)
-        with utf8_name(path) as name, safetensors.safe_open(name, framework="numpy") as file:
+        with plain_name(path) as name, safetensors.safe_open(name, framework="numpy") as file:
             text = file.metadata()["wmjax"]
         values = json.loads(text)
         if values.pop("format") != FORMAT:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import numpy as np
 from flax import struct
 from mujoco import mjx
 
+from wmjax.core.files import plain_name
 from wmjax.envs.dmc import patches
 
 
@@ -55,7 +57,8 @@ def load(domain: str, substeps: int, untouched: tuple[str, ...]) -> Physics:
     The geoms in `untouched` are left out of collisions.
     """
     folder = resources.files("dm_control") / "suite"  # read as a file: to import the suite would look for a display
-    model = mujoco.MjModel.from_xml_path(str(folder / f"{domain}.xml"))
+    with plain_name(Path(str(folder))) as place:
+        model = mujoco.MjModel.from_xml_path(f"{place}/{domain}.xml")
     model.opt.enableflags = 0  # cartpole computes its energy, which MJX can not and nobody reads
     for name in untouched:
         model.geom(name).contype = model.geom(name).conaffinity = 0
