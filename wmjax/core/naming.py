@@ -6,6 +6,7 @@ into surrogates. `as_text` and `as_path` go between that and the text of files, 
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,5})(\.[0-9]{1,6})?")
@@ -34,19 +35,16 @@ def as_text(text: str) -> str:
     Bytes that are neither the locale's nor UTF-8 stay surrogates, which JSON can write and nothing else.
     """
     try:
-        text.encode()
+        return text.encode(errors="surrogateescape").decode(errors="surrogateescape")
+    except UnicodeEncodeError:  # surrogates of a stranger's JSON, which are no bytes
         return text
-    except UnicodeEncodeError:  # surrogates
-        try:
-            return os.fsencode(text).decode(errors="surrogateescape")
-        except UnicodeEncodeError:  # of a stranger's JSON, and no bytes of this machine
-            return text
 
 
 def as_path(text: str | Path) -> Path:
     """Return the path that a text names: in UTF-8 where the locale's encoding lacks one of its letters."""
     try:
         os.fsencode(text)
-        return Path(text)
     except UnicodeEncodeError:
-        return Path(os.fsdecode(str(text).encode(errors="surrogateescape")))
+        with suppress(UnicodeEncodeError):  # as above
+            text = os.fsdecode(str(text).encode(errors="surrogateescape"))
+    return Path(text)
