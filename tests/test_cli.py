@@ -1,4 +1,4 @@
-"""The command line: exit codes, one-line errors, and that help needs nothing heavy."""
+"""The command line: exit codes, one-line errors, help that needs nothing heavy; every command in odd places."""
 
 import html
 import json
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from wmjax import cli, doctor, runtime
+from wmjax.core.naming import as_path
 from wmjax.grid import run as grid
 from wmjax.grid.rows import TIMING
 from wmjax.grid.store import read_shard
@@ -240,22 +241,26 @@ class Shell:
     def __init__(self, folder: Path, variables: dict[str, str]) -> None:
         self.folder = folder
         for name in ("höme", "tmp %"):
-            (folder / name).mkdir(parents=True)
-        (folder / "cäche").symlink_to(Path(runtime.cache_dir()).resolve())
-        (folder / STUDY).write_text(
+            self.path(name).mkdir(parents=True)
+        self.path("cäche").symlink_to(Path(runtime.cache_dir()).resolve())
+        self.path(STUDY).write_text(
             f'victims = ["{AGENT}.safetensors"]\ntasks = ["dmc_cartpole_balance"]\nobjectives = ["random"]\n'
             'budgets = ["8/255"]\nseeds = [1]\nepisode_steps = 2\n',
             encoding="utf-8",
         )
-        shutil.copy(zoo.locate("dmc_cartpole_balance_r2dreamer_tiny"), folder / f"{AGENT}.safetensors")
+        shutil.copy(zoo.locate("dmc_cartpole_balance_r2dreamer_tiny"), self.path(f"{AGENT}.safetensors"))
         places = {"HOME": "höme", "TMPDIR": "tmp %", "WMJAX_CACHE": "cäche"}
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHON"))},
-            **{name: str(folder / place) for name, place in places.items()},
+            **{name: str(self.path(place)) for name, place in places.items()},
             "PYTHONPATH": str(Path(__file__).parents[1]),
             **variables,
         }
         self.process = self.start(str(Path(__file__).with_name("commands.py")), stdin=subprocess.PIPE)
+
+    def path(self, *names: str) -> Path:
+        """The path of something in the folder, whatever the locale of the tests themselves."""
+        return as_path(self.folder.joinpath(*names))
 
     def start(self, *arguments: str, **options) -> subprocess.Popen:
         command = [sys.executable, *arguments]
@@ -263,22 +268,22 @@ class Shell:
 
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
         """Run a command; returns (exit code, stdout, stderr)."""
-        self.process.stdin.write(os.fsencode("\0".join(arguments)).hex().encode() + b"\n")
+        self.process.stdin.write("\0".join(arguments).encode().hex().encode() + b"\n")
         self.process.stdin.flush()
         code = self.process.stdout.readline()
-        out, err = (os.fsdecode((self.folder / name).read_bytes()) for name in ("out", "err"))
+        out, err = ((self.folder / name).read_bytes().decode(errors="surrogateescape") for name in ("out", "err"))
         assert code, err
         return int(code), out, err
 
     def shards(self) -> dict[Path, int]:
         """The chunks' files, and when they were written."""
-        return {path: path.stat().st_mtime_ns for path in (self.folder / OUT / "rows").iterdir()}
+        return {path: path.stat().st_mtime_ns for path in self.path(OUT, "rows").iterdir()}
 
 
 @pytest.fixture(scope="module", params=list(SURROUNDINGS))
 def shell(request, tmp_path_factory):
     name, variables = SURROUNDINGS[request.param]
-    shell = Shell(tmp_path_factory.mktemp("shell") / name, variables)
+    shell = Shell(as_path(tmp_path_factory.mktemp("shell") / name), variables)
     with shell.process:
         yield shell
         shell.process.stdin.close()
@@ -303,7 +308,7 @@ def test_a_study_goes_on_anywhere(played):
     assert (code, err) == (0, "")
     assert out == f"100 % (4/4 agent steps)\nreport: {OUT}/report/report.html\n"
     assert played.shards() == before
-    manifest = json.loads((played.folder / OUT / "manifest.json").read_bytes())
+    manifest = json.loads(played.path(OUT, "manifest.json").read_bytes())
     assert manifest["command"] == ["wmjax", "run", STUDY, f"--out={OUT}"]
     assert list(manifest["identity"]["victims"]) == [AGENT]
     assert {row["victim"] for path in before for row in read_shard(path).to_pylist()} == {AGENT}
@@ -337,7 +342,7 @@ def test_a_shard_that_cannot_be_opened_is_not_played_again(played):
 
 def test_a_report_is_written_anywhere(played):
     assert played("report", f"./{OUT}") == (0, f"report: {OUT}/report/report.html\n", "")
-    report = played.folder / OUT / "report"
+    report = played.path(OUT, "report")
     assert {path.name for path in report.iterdir()} > {"report.html", "report.md", "episode.mp4", "episode.png"}
     assert AGENT in (report / "report.md").read_text(encoding="utf-8")
     assert shlex.quote(STUDY) in html.unescape((report / "report.html").read_text(encoding="utf-8"))
@@ -347,9 +352,9 @@ def test_a_report_is_written_anywhere(played):
 def test_results_are_looked_at_anywhere(played):
     # As in a terminal: a background job would ignore the signal.
     script = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import wmjax.cli as c; c.main()"
-    with played.start("-c", script, "view", f"./{OUT}", stderr=subprocess.PIPE) as server:
+    with played.start("-c", script, "view", str(as_path(f"./{OUT}")), stderr=subprocess.PIPE) as server:
         try:
-            name, _, port = os.fsdecode(server.stdout.readline()).partition(": http://127.0.0.1:")
+            name, _, port = server.stdout.readline().decode().partition(": http://127.0.0.1:")
             assert name == OUT
 
             def get(path: str) -> bytes:
@@ -385,7 +390,7 @@ def test_agents_come_and_go_anywhere(shell):
     assert shell("export", f"{AGENT}.safetensors", "-o", "läst.pt") == (0, "läst.pt\n", "")
     options = ("--stoch", "16", "--agent", "r2dreamer", "--task", "dmc_cartpole_balance", "--action-repeat", "2")
     assert shell("convert", "läst.pt", "-o", "ü.safetensors", *options) == (0, "ü.safetensors\n", "")
-    weights = [zoo.load(shell.folder / f"{name}.safetensors")[1] for name in (AGENT, "ü")]
+    weights = [zoo.load(shell.path(f"{name}.safetensors"))[1] for name in (AGENT, "ü")]
     assert jax.tree.all(jax.tree.map(np.array_equal, *weights))
 
 
@@ -403,7 +408,7 @@ def test_agents_come_and_go_anywhere(shell):
         (["convert", "ü.pt", "-o", "ö.safetensors"], ["no such file"]),
         (["export", "ü", "-o", "ö.pt"], ["unknown agent"]),
     ],
-    ids=lambda value: value[0] if value[0].islower() and value[0].isalpha() else "",
+    ids=lambda words: words[0],
 )
 def test_wrong_input_is_one_line_anywhere(shell, arguments, words):
     code, out, err = shell(*arguments)

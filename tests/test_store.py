@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from wmjax.core.errors import InputError
+from wmjax.core.errors import Damaged, InputError
 from wmjax.core.files import write_atomically
 from wmjax.grid import store as storing
 from wmjax.grid.provenance import PROVENANCE, git_state
@@ -203,6 +203,33 @@ def test_a_foreign_manifest_is_kept(store, content):
 
 def test_no_manifest(tmp_path):
     assert read_manifest(tmp_path) is None
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_a_manifest_that_an_editor_saved(store, mark):
+    path = store.folder / "manifest.json"
+    path.write_bytes(mark + path.read_bytes().replace(b"\n", b"\r\n"))
+    assert read_manifest(store.folder) == MANIFEST
+
+
+def test_a_shard_is_damaged_or_cannot_be_opened(store, monkeypatch):
+    """Only the former is mended by playing its chunk again."""
+    store.write_rows("c", ROWS)
+    path = store.folder / "rows" / "c.parquet"
+    content = path.read_bytes()
+    path.write_bytes(content[:-9])
+    with pytest.raises(Damaged, match=r"rows/c\.parquet: not a readable Parquet file"):
+        store.finished("c", 200)
+    path.write_bytes(content)
+
+    def fail(self):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(self))
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    for read in (lambda: store.finished("c", 200), lambda: read_manifest(store.folder)):
+        with pytest.raises(InputError, match=r"cannot be read \(Input/output error\)") as error:
+            read()
+        assert not isinstance(error.value, Damaged)
 
 
 @pytest.mark.parametrize("folder", ["/proc/none", "/dev/null/out", "file/out", "file", "x" * 300])

@@ -159,6 +159,9 @@ def test_a_stopped_run_ends_as_one_that_was_not(quick, tmp_path, monkeypatch):
     assert longer.log[-1]["updates"] == 10
     with pytest.raises(InputError, match=r"holds another run, of other seeds; use another --out"):
         run.train(replace(killed, seeds=(1,)))
+    text = (killed.folder / "run.json").read_bytes()
+    (killed.folder / "run.json").write_bytes(b"\xef\xbb\xbf" + text.replace(b"\n", b"\r\n"))  # as an editor saves it
+    assert run.train(replace(killed, steps=60)).log[-1]["updates"] == 10
     (killed.folder / "run.json").write_text("{")
     with pytest.raises(InputError, match=r"run\.json: cannot be read"):
         run.train(killed)

@@ -6,6 +6,7 @@ into surrogates. `as_text` and `as_path` go between that and the text of files, 
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,5})(\.[0-9]{1,6})?")
@@ -34,13 +35,9 @@ def as_text(text: str) -> str:
     Bytes that are neither the locale's nor UTF-8 stay surrogates, which JSON can write and nothing else.
     """
     try:
-        text.encode()
+        return text.encode(errors="surrogateescape").decode(errors="surrogateescape")
+    except UnicodeEncodeError:  # surrogates of a stranger's JSON, which are no bytes
         return text
-    except UnicodeEncodeError:  # surrogates
-        try:
-            return os.fsencode(text).decode(errors="surrogateescape")
-        except UnicodeEncodeError:  # of a stranger's JSON, and no bytes of this machine
-            return text
 
 
 def as_path(text: str | os.PathLike[str]) -> Path:
@@ -52,6 +49,7 @@ def as_path(text: str | os.PathLike[str]) -> Path:
     name = os.path.expanduser(re.sub(r"^(\$HOME|\$\{HOME\})(?=/|$)", "~", os.fspath(text)))
     try:
         os.fsencode(name)
-        return Path(name)
     except UnicodeEncodeError:
-        return Path(os.fsdecode(name.encode(errors="surrogateescape")))
+        with suppress(UnicodeEncodeError):  # as above
+            name = os.fsdecode(name.encode(errors="surrogateescape"))
+    return Path(name)
