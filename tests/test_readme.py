@@ -23,7 +23,7 @@ def test_the_study_file_is_valid():
 
 
 def test_the_python_examples_run():
-    load, step, attack, device, defended = blocks("python")
+    load, made, step, attack, device, defended = blocks("python")
     rng = np.random.default_rng(0)
     names = {
         "action": np.zeros((2, 1), np.float32),
@@ -33,6 +33,8 @@ def test_the_python_examples_run():
     study = 'outcome = wmjax.run("study.toml", out="results")'
     assert study in load
     exec(load.replace(study, ""), names)
+    exec(made.partition("outcome")[0], names | {"np": np}, given := {})
+    assert given["study"].budgets == (0.0, 0.02, 0.04, 0.06, 0.08)
     exec(step.replace("batch=1", "batch=2"), names)
     exec(attack.replace('"sparse(2)", 500', '"sparse(2)", 4'), names)
     assert np.abs(names["attacked"] - names["image"]).max() <= 8 / 255

@@ -103,7 +103,18 @@ def test_rounded_frames_are_grey_levels_within_the_budget(params, levels):
     # The very frame, not only what it rounds to:
     delta = result.diagnostics["max_delta"] * 255
     np.testing.assert_allclose(delta, np.round(delta), atol=1e-4)
+    assert (np.float64(result.diagnostics["max_delta"]) <= levels / 255).all()
     assert not result.diagnostics["loss_error"].any()
+
+
+def test_every_number_of_grey_levels_is_a_budget_of_its_own():
+    levels = np.arange(256)
+    hunt = threat(["vsa"] * 256, levels / 255)
+    clean, image = np.zeros((256, 1, 1, 3), np.float32), np.ones((256, 1, 1, 3), np.float32)
+    rounded = attacks.problem.grey(jnp.asarray(image), jnp.asarray(clean), hunt.eps)
+    np.testing.assert_array_equal(np.round(rounded[:, 0, 0, 0] * 255), levels)
+    less = attacks.problem.grey(jnp.asarray(image), jnp.asarray(clean), hunt.eps * np.float32(1 - 1e-6))
+    np.testing.assert_array_equal(np.round(less[1:, 0, 0, 0] * 255), levels[:-1])
 
 
 def test_a_budget_between_grey_levels_is_rounded_down(params):

@@ -1,5 +1,6 @@
 """From a TOML file to a study: what is wrong in it is said in one message that names file and field."""
 
+import os
 import tomllib
 from collections.abc import Sequence
 from dataclasses import fields
@@ -29,7 +30,7 @@ def read_study(name_or_path: str | Path = "quickstart", changes: Sequence[str] =
     Raises InputError naming file and field.
     """
     path = as_path(name_or_path)
-    if path.suffix != ".toml" and len(path.parts) == 1 and not path.exists():
+    if path.suffix != ".toml" and len(path.parts) == 1 and not os.path.exists(path):
         if str(name_or_path) not in shipped_studies():
             raise unknown_name("study", str(name_or_path), shipped_studies(), also="a path of a TOML file")
         path = _STUDIES / f"{name_or_path}.toml"
