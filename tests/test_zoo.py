@@ -1,8 +1,10 @@
 """Weight files by name or path; a foreign, damaged or malicious one is refused in one line, quickly."""
 
 import json
+import os
+import subprocess
+import sys
 import time
-from dataclasses import asdict
 
 import jax
 import numpy as np
@@ -13,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 import wmjax
 from wmjax.core.errors import InputError
 from wmjax.victims import zoo
-from wmjax.victims.weights import FORMAT, Card, read, read_card, template, write
+from wmjax.victims.weights import Card, card_text, read, read_card, template, write
 
 NOT_OURS = "not an agent converted by wmjax"
 
@@ -43,7 +45,7 @@ def refuse(path, *words, card_too=True):
 
 def rewrite(path, tensors=None, **changes):
     """Write the file again with other tensors or another card; sizes of the victim have names with `victim__`."""
-    card = {"format": FORMAT, **json.loads(json.dumps(asdict(read_card(path))))}
+    card = json.loads(card_text(read_card(path)))
     for name, value in changes.items():
         branch = card["victim"] if name.startswith("victim__") else card
         branch[name.removeprefix("victim__")] = value
@@ -279,3 +281,10 @@ def test_writing_where_one_cannot(tiny, tmp_path):
         with pytest.raises(InputError, match="cannot be written"):
             write(path, card, {"a": np.ones(1, np.float32)})
     assert not list(tmp_path.iterdir())
+
+
+def test_agents_are_read_without_a_device(weight_file):
+    """Neither a card nor the weights need one: files are converted on machines that have another than configured."""
+    code = "import sys; from pathlib import Path; from wmjax.victims.weights import read; read(Path(sys.argv[1]))"
+    environment = os.environ | {"JAX_PLATFORMS": "cuda"}
+    subprocess.run([sys.executable, "-c", code, weight_file], check=True, env=environment)

@@ -3,17 +3,16 @@
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import cattrs
 import jax
-import jax.numpy as jnp
 import numpy as np
-import safetensors
 import safetensors.numpy
 from flax.traverse_util import flatten_dict, unflatten_dict
 
@@ -24,6 +23,7 @@ from wmjax.victims.base import Params
 from wmjax.victims.dreamer import AGENTS, Dreamer
 
 FORMAT = "wmjax-victim-1"
+_LARGEST_HEADER = 1 << 24
 _LARGEST_SIZE = 1 << 17
 _MOST_LAYERS = 32
 _MOST_STAGES = 8
@@ -42,6 +42,8 @@ class Card:
     source: str  #: file name of the checkpoint it was converted from
     source_sha256: str
     converter: str = wmjax.__version__
+    dropped: dict[str, int] = field(default_factory=dict)  #: tensors left out, by prefix of their keys
+    ignored: tuple[str, ...] = ()  #: entries of the configuration that were read as if they were not there
 
 
 def write(path: Path, card: Card, flat: Mapping[str, np.ndarray]) -> None:
@@ -50,42 +52,62 @@ def write(path: Path, card: Card, flat: Mapping[str, np.ndarray]) -> None:
     Raises InputError where `path` cannot be written.
     """
     # One metadata entry: the library does not keep the order of several.
-    data = safetensors.numpy.save(dict(flat), metadata={"wmjax": _text(card)})
+    data = safetensors.numpy.save(dict(flat), metadata={"wmjax": card_text(card)})
     write_atomically(path, data)
 
 
 def read(path: Path) -> tuple[Card, Params]:
-    """Return the card and the weights (nested dict of float32 arrays) of a weight file.
+    """Return the card and the weights (nested dict of float32 NumPy arrays) of a weight file.
 
     Raises InputError where the file is missing, is not one of ours, or its tensors do not fit its card.
     """
     card = read_card(path)
     with _foreign_is_input_error(path):
-        flat = safetensors.numpy.load_file(path)
-        tree = unflatten_dict(flat, sep="/")
+        # By its bytes: the library knows no names of files that are not UTF-8.
+        flat = safetensors.numpy.load(path.read_bytes())
+        # Sorted, a name that is also the folder of another comes first, and the other has no place.
+        tree = unflatten_dict(dict(sorted(flat.items())), sep="/")
     check_tree(flat, card.victim, str(path))
-    return card, jax.tree.map(jnp.asarray, tree)
+    return card, tree
 
 
 def read_card(path: Path) -> Card:
     """Return the card alone; raises InputError where the file is missing or not one of ours."""
     with _foreign_is_input_error(path):
         check_file(path)
-        with safetensors.safe_open(path, framework="numpy") as file:
-            text = file.metadata()["wmjax"]
+        text = _header(path)["__metadata__"]["wmjax"]
         values = json.loads(text)
         if values.pop("format") != FORMAT:
             raise InputError(f"{path}: written by another version of wmjax; convert the checkpoint again")
         card = cattrs.Converter(forbid_extra_keys=True).structure(values, Card)
         # Structuring is lenient, "8" and true count as integers; a card that we wrote comes back as the same text.
-        if _text(card) != text or card.action_repeat < 1:
+        if card_text(card) != text or card.action_repeat < 1:
             raise ValueError("not written by `write`")
         check_sizes(card.victim)
     return card
 
 
-def _text(card: Card) -> str:
-    return json.dumps({"format": FORMAT, **asdict(card)}, sort_keys=True)
+def card_text(card: Card) -> str:
+    """Return the card as a weight file holds it: what later versions added is there only where it says something."""
+    values = asdict(card)
+    for name in ("dropped", "ignored"):
+        if not values[name]:
+            del values[name]
+    if card.victim.horizon == Dreamer.horizon:
+        del values["victim"]["horizon"]
+    return json.dumps({"format": FORMAT, **values}, sort_keys=True)
+
+
+def _header(path: Path) -> Any:
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        if size > _LARGEST_HEADER:
+            raise ValueError("no safetensors file")
+        header = json.loads(file.read(size))
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        if os.fstat(file.fileno()).st_size != 8 + size + max(ends):
+            raise ValueError("truncated")
+        return header
 
 
 @contextmanager
@@ -111,7 +133,8 @@ def file_sha256(path: Path) -> str:
 @functools.cache
 def template(victim: Dreamer) -> dict[str, tuple[int, ...]]:
     """Return the shape of every weight that inference reads, by name."""
-    tree = jax.eval_shape(victim.init, jax.random.key(0))
+    # The key is made inside: a real one would need a device.
+    tree = jax.eval_shape(lambda: victim.init(jax.random.key(0)))
     return {name: leaf.shape for name, leaf in flatten_dict(tree, sep="/").items()}
 
 
@@ -134,7 +157,7 @@ def check_sizes(victim: Dreamer) -> None:
     """Raise ValueError unless the sizes can be those of an agent; only then is asking for its `template` safe."""
     decodes = victim.agent == "dreamer"
     for name, size in asdict(victim).items():
-        if isinstance(size, int):
+        if isinstance(size, int) and name != "horizon":
             layers = name.endswith("_layers")
             optional = (layers and name != "obs_layers") or (name.startswith("decoder_") and not decodes)
             if not (0 if optional else 1) <= size <= (_MOST_LAYERS if layers else _LARGEST_SIZE):
@@ -146,6 +169,7 @@ def check_sizes(victim: Dreamer) -> None:
         and victim.deter % victim.blocks == 0
         and not (decodes and victim.depths[-1] % victim.decoder_blocks)
         and victim.bins % 2 == 1
+        and 1 <= victim.horizon < 1 << 31
     )
     if not sound:
         raise ValueError("sizes that do not fit together")

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+
 from wmjax.core.errors import InputError, unknown_name
 from wmjax.victims.base import Params
 from wmjax.victims.dreamer import Dreamer
@@ -43,7 +46,7 @@ def load(name_or_path: str | Path) -> tuple[Dreamer, Params]:
     Raises InputError for an unknown name (the message lists the known ones), a missing file, or one that is not ours.
     """
     found, params = read(locate(name_or_path))
-    return found.victim, params
+    return found.victim, jax.tree.map(jnp.asarray, params)
 
 
 def caveat(name_or_path: str | Path) -> str | None:
