@@ -81,7 +81,8 @@ class View:
 
 @dataclass(frozen=True)
 class Convert:
-    """Convert a PyTorch checkpoint (latest.pt) of the R2-Dreamer code; reads .hydra/config.yaml beside it if there."""
+    """Convert a PyTorch checkpoint (latest.pt) of the R2-Dreamer code; reads .hydra/config.yaml beside it, or one
+    folder up, if there."""
 
     checkpoint: Annotated[Path, Positional, arg(metavar="FILE")]
     """The checkpoint; it is read without running code in it."""
@@ -95,6 +96,11 @@ class Convert:
     """What it was trained on, such as dmc_walker_walk."""
     action_repeat: int | None = None
     """Environment steps an agent step."""
+    drop: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="PREFIX")] = ()
+    """Leave out the tensors whose name is PREFIX or begins with PREFIX and a dot, such as a module of a fork that the
+    agent acts without; may be given several times."""
+    ignore: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="ENTRY")] = ()
+    """Read the configuration as if it had no ENTRY, such as model.actor.dropout; may be given several times."""
 
 
 @dataclass(frozen=True)
