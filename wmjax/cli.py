@@ -125,12 +125,12 @@ class Train:
 
 @dataclass(frozen=True)
 class Export:
-    """Write an agent as a PyTorch checkpoint (latest.pt) of the R2-Dreamer code."""
+    """Write an agent as a PyTorch checkpoint (latest.pt) of the R2-Dreamer code, and .hydra/config.yaml beside it."""
 
     agent: Annotated[str, Positional, arg(metavar="AGENT")]
     """A weight file, or the name of a shipped agent."""
     out: Annotated[Path, arg(aliases=["-o"])]
-    """The checkpoint to write, ending in .pt."""
+    """The checkpoint to write, ending in .pt; its folder is made where there is none."""
 
 
 @dataclass(frozen=True)
@@ -187,10 +187,7 @@ def _execute(command: Command) -> int:
         case Train():
             return _train(command)
         case Convert():
-            from wmjax.victims.convert import convert
-
-            options = asdict(command)
-            print(convert(options.pop("checkpoint"), options.pop("out"), **options))
+            _convert(command)
         case Export():
             from wmjax.victims.export import export
 
@@ -351,6 +348,18 @@ def _train(command: Train) -> int:
     for file in files:
         print(f"agent: {file}")
     return 0
+
+
+def _convert(command: Convert) -> None:
+    from wmjax.victims.convert import convert
+    from wmjax.victims.fit import unplayable
+    from wmjax.victims.weights import read_card
+
+    options = asdict(command)
+    path = convert(options.pop("checkpoint"), options.pop("out"), **options)
+    print(path)
+    for reason in unplayable(read_card(path)):
+        print(f"note: {printable(reason)}", file=sys.stderr)
 
 
 def _zoo(name: str | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from wmjax.core.errors import InputError
 from wmjax.victims.dreamer import Dreamer
 from wmjax.victims.hydra import Config, Found, Unresolved, brief
-from wmjax.victims.reference import inference, joined, training
+from wmjax.victims.reference import identity, inference, joined, training
 from wmjax.victims.weights import listed
 
 ENTRIES: dict[str, tuple[str, Any]] = {
@@ -91,14 +91,7 @@ def check(config: Config, victim: Dreamer) -> None:
     _check_depths(config, "model.encoder.cnn", victim)
     if victim.agent == "dreamer":
         _check_depths(config, "model.decoder.cnn", victim)
-    ours: dict[str, Any] = {}
-    for hint, _ in ENTRIES.values():
-        *sections, last = hint.split(".")
-        branch = ours
-        for section in sections:
-            branch = branch.setdefault(section, {})
-        branch[last] = None
-    known = joined(known, ours, {"model": dict.fromkeys(_SHARED)})
+    known = joined(known, identity(victim, None, 0))
     if unknown := list(_unknown(config, known, joined(*training(victim).values()))):
         flags = " ".join(f"--ignore {name}" for name in unknown[:4]) + (" ..." if len(unknown) > 4 else "")
         raise InputError(

@@ -11,7 +11,7 @@ from wmjax.core.files import check_file
 
 FILE = Path(".hydra") / "config.yaml"
 
-_LARGEST = 1 << 20
+LARGEST = 1 << 20  # bytes
 _LONGEST_NUMBER = 64
 _MOST_REFERENCES = 32
 
@@ -159,7 +159,7 @@ def _read(path: Path) -> Any:
 
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
     try:
-        check_file(path, _LARGEST)
+        check_file(path, LARGEST)
         tree = yaml.load(path.read_text(encoding="utf-8"), Loader)
         if not all(isinstance(tree[part], dict) for part in ("env", "model")):
             raise ValueError("env and model are no sections")

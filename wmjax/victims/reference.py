@@ -12,7 +12,7 @@ from typing import Any
 from wmjax.core.errors import InputError
 from wmjax.victims.dreamer import Dreamer
 
-_ATARI = (
+ATARI = (
     *("actions", "aggregate", "autostart", "clip_reward", "length"),
     *("lives", "noops", "pooling", "resize", "sticky"),
 )
@@ -66,6 +66,15 @@ def inference(victim: Dreamer) -> dict[str, Any]:
             "cnn_dist": {"name": "mse"},
         }
     return tree
+
+
+def identity(victim: Dreamer, task: str | None, action_repeat: int) -> dict[str, Any]:
+    """Return the entries that say which agent it is, and those of `model` that its parts refer to."""
+    played = {"task": task, "action_repeat": action_repeat}
+    shared = {name: getattr(victim, name) for name in ("deter", "hidden", "discrete", "units")}
+    shared |= {"depth": depths_as_entries(victim.depths)[0], "act": "SiLU", "norm": True}
+    told = {"rep_loss": victim.agent, "horizon": victim.horizon, "rssm": {"stoch": victim.stoch}}
+    return {"env": played, "model": told | shared}
 
 
 def training(victim: Dreamer) -> dict[str, dict[str, Any]]:
@@ -136,7 +145,7 @@ def training(victim: Dreamer) -> dict[str, dict[str, Any]]:
             "model": {"encoder": {"mlp": perceptron | {"outscale": None, "symlog_inputs": True, "name": "mlp_encoder"}}}
         },
         "for discrete actions, which no agent that converts has": {
-            "env": dict.fromkeys(_ATARI),
+            "env": dict.fromkeys(ATARI),
             "model": {
                 "actor": {
                     "dist": {

@@ -167,7 +167,7 @@ def check_sizes(victim: Dreamer) -> None:
         and 1 <= len(victim.depths) <= _MOST_STAGES
         and all(1 <= depth <= _LARGEST_SIZE for depth in victim.depths)
         and victim.deter % victim.blocks == 0
-        and not (decodes and victim.depths[-1] % victim.decoder_blocks)
+        and not (decodes and (victim.depths[-1] % victim.decoder_blocks or victim.deter % victim.decoder_blocks))
         and victim.bins % 2 == 1
         and 1 <= victim.horizon < 1 << 31
     )
