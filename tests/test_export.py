@@ -215,7 +215,8 @@ def victims(draw):
     depths = (*(size(4) for _ in range(size(2, 0))), decoder_blocks * size(2))
     return replace(
         SMALL, agent=agent, action_size=size(3), stoch=size(4), discrete=size(4), hidden=size(5),
-        deter=blocks * decoder_blocks * size(3), units=size(5), blocks=blocks, depths=depths, kernel_size=draw(st.sampled_from([1, 3, 5])),
+        deter=blocks * decoder_blocks * size(3), units=size(5), blocks=blocks, depths=depths,
+        kernel_size=draw(st.sampled_from([1, 3, 5])),
         minres=size(3, 2), dyn_layers=size(2, 0), img_layers=size(3, 0), obs_layers=size(3), actor_layers=size(3),
         critic_layers=size(3), reward_layers=size(2, 0), cont_layers=size(2, 0), bins=2 * size(4) + 1,
         horizon=draw(st.sampled_from([1, 100, 333])), decoder_units=2 * size(4) if dreamer else 0,

@@ -207,7 +207,7 @@ def test_cards_of_another_type(field, value, weight_file):
         ("actor_layers", 1 << 16),
         ("decoder_blocks", 0),
         ("decoder_blocks", 3),
-        ("decoder_blocks", 16),
+        ("deter", 36),
         ("horizon", 0),
         ("horizon", 1 << 31),
         ("decoder_units", -1),
