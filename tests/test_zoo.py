@@ -207,7 +207,6 @@ def test_cards_of_another_type(field, value, weight_file):
         ("actor_layers", 1 << 16),
         ("decoder_blocks", 0),
         ("decoder_blocks", 3),
-        ("deter", 36),
         ("horizon", 0),
         ("horizon", 1 << 31),
         ("decoder_units", -1),
@@ -219,6 +218,10 @@ def test_cards_of_another_type(field, value, weight_file):
 )
 def test_impossible_sizes(size, value, weight_file):
     refuse(rewrite(weight_file, **{f"victim__{size}": value}), NOT_OURS)
+
+
+def test_decoder_blocks_divide_the_state(weight_file):
+    refuse(rewrite(weight_file, victim__deter=36, victim__decoder_blocks=8), NOT_OURS)
 
 
 @pytest.mark.parametrize(
