@@ -835,8 +835,14 @@ def test_config_entries_of_the_wrong_type(entry, value, checkpoint):
         "env: !!python/object/apply:os.system ['touch marker']\nmodel: {}",
         "env: !!python/name:os.system\nmodel: {}",
         config() + "#" * (1 << 20),
+        "env: {}\nmodel: {act: SiLU, act: ReLU}",
+        "a: &a {x: 1}\nenv: {<<: *a}\nmodel: {}",
+        "env: {}\nmodel: {}\nx: 0x" + "f" * 200_000,
+        "env: {}\nmodel: {}\nx: 1" + ":1" * 100_000,
+        "env: {}\nmodel: {}\nx: !!int ''",
+        "env: {}\nmodel: {}\nx: !!map [1]",
     ],
-    ids=range(13),
+    ids=range(19),
 )
 def test_foreign_configs(text, checkpoint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
