@@ -1037,3 +1037,9 @@ def test_numbers_of_the_configuration(checkpoint, tmp_path):
     for wrong in (2.0, "2", "${seed}", True, 1e0):
         text = config(env__action_repeat=wrong)
         refuse(beside(checkpoint, text), "env.action_repeat", "--action-repeat", stoch=None, agent=None)
+
+
+def test_strange_names_of_entries_stay_on_one_line(checkpoint):
+    tree = yaml.safe_load(config())
+    tree["model"]["act\n\x1b[31m"] = tree["model"][3] = tree["model"]["x" * 5000] = 1
+    refuse(beside(checkpoint, yaml.safe_dump(tree)), "the R2-Dreamer code has no", stoch=None, agent=None)

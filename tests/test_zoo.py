@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -15,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 import wmjax
 from wmjax.core.errors import InputError
 from wmjax.victims import zoo
+from wmjax.victims.fit import unplayable
 from wmjax.victims.weights import Card, card_text, read, read_card, template, write
 
 NOT_OURS = "not an agent converted by wmjax"
@@ -294,3 +296,25 @@ def test_agents_are_read_without_a_device(weight_file):
     code = "import sys; from pathlib import Path; from wmjax.victims.weights import read; read(Path(sys.argv[1]))"
     environment = os.environ | {"JAX_PLATFORMS": "cuda"}
     subprocess.run([sys.executable, "-c", code, weight_file], check=True, env=environment)
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "reasons"),
+    [
+        ("dmc_walker_walk", {}, []),
+        (None, {}, []),
+        ("atari_pong", {}, ["unknown task 'atari_pong'; known: dmc_ball_in_cup_catch"]),
+        ("dmc_walker_walk", {"action_repeat": 1}, ["its action_repeat is 1, that of dmc_walker_walk is 2"]),
+        ("dmc_walker_walk", {"minres": 8}, ["its image_size is 128, that of dmc_walker_walk is 64"]),
+        (None, {"minres": 8}, ["its image_size is 128, that of the known tasks is 64"]),
+        (None, {"action_size": 3}, ["its action_size is 3, that of the known tasks is 1 or 2 or 4 or 6"]),
+        ("dmc_reacher_easy", {"minres": 8}, ["its action_size is 6, that of", "its image_size is 128, that of"]),
+    ],
+)
+def test_what_cannot_be_played_is_told(task, changes, reasons, tiny):
+    sizes = {"action_size": 6, "depths": (8, 8, 8, 8), "action_repeat": 2} | changes
+    repeat = sizes.pop("action_repeat")
+    found = unplayable(Card(replace(tiny[0], **sizes), task, repeat, "latest.pt", "0"))
+    assert len(found) == len(reasons)
+    for line, reason in zip(found, reasons, strict=True):
+        assert line.startswith(f"`wmjax run` cannot play it yet: {reason}")

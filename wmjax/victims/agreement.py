@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from wmjax.core.errors import InputError
+from wmjax.core.naming import printable
 from wmjax.victims.dreamer import Dreamer
 from wmjax.victims.hydra import Config, Found, Unresolved, brief
 from wmjax.victims.reference import identity, inference, joined, training
@@ -166,5 +167,5 @@ def _unknown(config: Config, read: dict[str, Any], unread: dict[str, Any], secti
             raise InputError(f"{config.path}: {found.told(name)}; it must be a section")
         for entry in found.value:
             if entry not in below and entry not in others and not config.ignores(f"{name}.{entry}"):
-                yield f"{name}.{entry}"[:80]
+                yield printable(f"{name}.{entry}"[:80])
         yield from _unknown(config, below, others, f"{name}.")
