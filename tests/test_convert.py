@@ -1,5 +1,6 @@
 """PyTorch checkpoints of any size become the same agents; anything else is refused in one line, and nothing happens."""
 
+import copy
 import os
 import pickle
 import shutil
@@ -9,6 +10,7 @@ import time
 import zipfile
 from collections import OrderedDict
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -24,12 +26,22 @@ import wmjax  # noqa: E402
 from benchmarks import torch_agent, torch_attacks  # noqa: E402
 from wmjax.attacks import Attack, Draw, Frame, attacker_loss, threat  # noqa: E402
 from wmjax.core.errors import InputError  # noqa: E402
+from wmjax.victims import convert as convert_module  # noqa: E402
+from wmjax.victims.agreement import Hints, check, complete  # noqa: E402
 from wmjax.victims.base import Belief  # noqa: E402
-from wmjax.victims.dreamer import AGENTS  # noqa: E402
+from wmjax.victims.checkpoint import read_state  # noqa: E402
+from wmjax.victims.dreamer import AGENTS, Dreamer  # noqa: E402
 from wmjax.victims.dreamer.layout import weights  # noqa: E402
-from wmjax.victims.weights import read_card  # noqa: E402
+from wmjax.victims.hydra import Config, read_config  # noqa: E402
+from wmjax.victims.reference import spelled, training  # noqa: E402
+from wmjax.victims.weights import card_text, read_card  # noqa: E402
 
 SMALL = torch_agent.Sizes("r2dreamer", deter=12, blocks=3, hidden=6, stoch=3, discrete=2, depth=1, units=5, action=2)
+VICTIM = Dreamer(
+    agent="r2dreamer", action_size=2, stoch=3, discrete=2, deter=12, hidden=6, units=5, blocks=3, depths=(2, 3, 4, 4),
+    kernel_size=5, minres=4, dyn_layers=1, img_layers=2, obs_layers=1, actor_layers=3, critic_layers=3,
+    reward_layers=1, cont_layers=1, bins=255,
+)  # fmt: skip
 ODD = [
     torch_agent.Sizes("dreamer", deter=60, blocks=6, hidden=20, stoch=5, discrete=3, depth=3, units=28, action=7),
     torch_agent.Sizes("r2dreamer", deter=36, blocks=4, hidden=24, stoch=7, discrete=5, depth=3, units=16, action=1),
@@ -327,8 +339,8 @@ def test_storages_of_another_size_are_refused(checkpoint, tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    [[1, 2], {}, {"agent_state_dict": {}}, {"agent_state_dict": [1]}, {"optims_state_dict": {}}, {"a": torch.ones(3)},
-     torch.ones(3), 3, None, "text", {"model": {"a": torch.ones(3)}}],
+    [[1, 2], {}, {"agent_state_dict": {}}, {"agent_state_dict": [1]}, {"optims_state_dict": {}},
+     torch.ones(3), 3, None, "text", {"model": {"a": 3}}, {"agent_state_dict": {}, "net": {"a": torch.ones(3)}}],
     ids=repr,
 )  # fmt: skip
 def test_other_content(content, tmp_path):
@@ -439,6 +451,139 @@ def test_layers_without_end(tmp_path):
     refuse(save(tmp_path / "latest.pt", state), "do not fit together")
 
 
+# Layouts of real folders.
+
+
+def same_but_for_the_name(out, checkpoint, tmp_path):
+    """Assert that a file has the weights and sizes that the plain checkpoint gives; return its card."""
+    plain = wmjax.convert(checkpoint, tmp_path / "plain.safetensors", stoch=3, agent="infonce")
+    assert read_card(plain).victim == read_card(out).victim
+    for name, array in load_file(plain).items():
+        np.testing.assert_array_equal(load_file(out)[name], array)
+    return read_card(out)
+
+
+@pytest.mark.parametrize(
+    "rename",
+    [
+        lambda key: f"module.{key}",
+        lambda key: f"_orig_mod.{key}",
+        lambda key: f"module._orig_mod.{key}",
+        lambda key: key.replace("rssm.", "rssm._orig_mod.").replace("encoder.", "encoder.module."),
+        lambda key: key.replace("encoder.encoders.0.", "encoder._orig_mod.encoders.0._orig_mod."),
+    ],
+)
+def test_wrapped_modules(rename, checkpoint, tmp_path):
+    state = {rename(key): value for key, value in state_dict().items()}
+    out = wmjax.convert(save(tmp_path / "w.pt", state), tmp_path / "w.safetensors", stoch=3, agent="infonce")
+    same_but_for_the_name(out, checkpoint, tmp_path)
+
+
+def test_wrappers_that_hide_two_tensors(tmp_path):
+    for twin in ("actor.last.module.bias", "_orig_mod.actor.last.bias"):
+        state = state_dict() | {twin: torch.ones(4)}
+        refuse(save(tmp_path / "latest.pt", state), twin, "the same tensor, actor.last.bias")
+
+
+@pytest.mark.parametrize("holder", ["model", "state_dict", "agent", None])
+def test_where_the_state_is(holder, checkpoint, tmp_path):
+    state = state_dict()
+    content = state if holder is None else {holder: state, "step": 3, "optimizer": {"state": {}}}
+    torch.save(content, tmp_path / "s.pt")
+    out = wmjax.convert(tmp_path / "s.pt", tmp_path / "s.safetensors", stoch=3, agent="infonce")
+    same_but_for_the_name(out, checkpoint, tmp_path)
+
+
+def test_more_than_one_state(tmp_path):
+    torch.save({"model": state_dict(), "agent": state_dict()}, tmp_path / "latest.pt")
+    refuse(tmp_path / "latest.pt", "no agent_state_dict", "tensors in agent, model")
+    torch.save({"model": state_dict(), **state_dict()}, tmp_path / "latest.pt")
+    refuse(tmp_path / "latest.pt", "tensors in model, the file itself")
+    save(tmp_path / "latest.pt", state_dict(), model=state_dict(seed=1))
+    wmjax.convert(tmp_path / "latest.pt", tmp_path / "a.safetensors", stoch=3, agent="infonce")
+
+
+EXTRA = {"aux.head.weight": torch.ones(3), "aux.steps": torch.ones(2, dtype=torch.int64), "rssm.more": torch.ones(2)}
+
+
+def test_modules_of_a_fork(checkpoint, tmp_path):
+    forked = save(tmp_path / "f.pt", state_dict() | EXTRA)
+    drops = "--drop aux --drop rssm.more"
+    refuse(save(tmp_path / "g.pt", state_dict() | {**EXTRA, "aux.steps": torch.ones(2)}), "unknown keys", *EXTRA, drops)
+    for given in (["aux", "rssm.more"], ["module.aux", "rssm.more"], ["aux.head", "aux.steps", "rssm.more"]):
+        out = wmjax.convert(forked, tmp_path / "f.safetensors", stoch=3, agent="infonce", drop=given)
+        card = same_but_for_the_name(out, checkpoint, tmp_path)
+        assert sum(card.dropped.values()) == 3
+    assert card.dropped == {"aux.head": 1, "aux.steps": 1, "rssm.more": 1}
+    assert "dropped" not in card_text(read_card(tmp_path / "plain.safetensors"))
+    refuse(forked, "unknown keys", "rssm.more", "--drop rssm.more", drop=["aux"])
+
+
+@pytest.mark.parametrize("prefix", ["au", "aux.", "", ".", "aux.head.weight.x", "*", "module"])
+def test_prefixes_that_match_nothing(prefix, tmp_path):
+    forked = save(tmp_path / "f.pt", state_dict() | EXTRA)
+    refuse(forked, f"drop is {prefix!r}", "no tensor of", "f.pt", drop=[prefix, "rssm.more"])
+
+
+def test_what_an_agent_needs_is_not_dropped(tmp_path):
+    """Not even a last layer, without which a smaller agent would be left."""
+    dreamer = state_dict(replace(SMALL, agent="dreamer", depth=3))
+    save(tmp_path / "latest.pt", dreamer)
+    for key in dreamer:
+        if not key.startswith("_frozen_"):
+            for prefix in (key, key.rsplit(".", 1)[0], key.split(".")[0]):
+                drop = [prefix]
+                words = [] if prefix == "decoder" else ["drop is", prefix, "needs"]
+                refuse(tmp_path / "latest.pt", *words, drop=drop, agent="dreamer")
+    layer = ["actor.mlp.layers.actor_linear2", "actor.mlp.layers.actor_norm2"]
+    refuse(tmp_path / "latest.pt", "drop is", "the agent needs", drop=layer, agent="dreamer")
+
+
+def test_a_decoder_beside_a_projector(checkpoint, tmp_path):
+    """A fork may learn to draw, too: without its decoder it is the agent that it was."""
+    drawing = {"decoder.a.weight": torch.ones(3)}
+    forked = save(tmp_path / "f.pt", state_dict() | drawing)
+    out = wmjax.convert(forked, tmp_path / "f.safetensors", stoch=3, agent="infonce", drop=["decoder"])
+    assert same_but_for_the_name(out, checkpoint, tmp_path).dropped == {"decoder": 1}
+
+
+def test_the_configuration_may_be_one_folder_up(tmp_path, monkeypatch):
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    checkpoint = save(folder / "step_5.pt", state_dict())
+    refuse(checkpoint, "say which with --agent", folder / ".hydra", tmp_path / "run" / ".hydra", agent=None)
+    refuse(checkpoint, "--stoch", folder / ".hydra", tmp_path / "run" / ".hydra", stoch=None)
+    beside(folder, config())
+    for given in (checkpoint, "step_5.pt", "../checkpoints/step_5.pt"):
+        monkeypatch.chdir(folder)
+        card = read_card(wmjax.convert(given, tmp_path / "a.safetensors"))
+        assert (card.task, card.victim.stoch, card.victim.agent) == ("dmc_hopper_stand", 3, "infonce")
+    beside(checkpoint, config(env__task="dmc_walker_run"))  # the nearer one
+    assert read_card(wmjax.convert(checkpoint, tmp_path / "a.safetensors")).task == "dmc_walker_run"
+    beside(checkpoint, config(model__rssm__stoch=None))
+    refuse(checkpoint, "stoch is not given", folder / ".hydra" / "config.yaml does not tell", stoch=None, agent=None)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("nowhere")])
+def test_configurations_that_cannot_be_read(make, checkpoint):
+    (checkpoint.parent / ".hydra").mkdir()
+    make(checkpoint.parent / ".hydra" / "config.yaml")
+    with pytest.raises(InputError, match=r"config\.yaml"):
+        wmjax.convert(checkpoint, checkpoint.parent / "out.safetensors", stoch=3, agent="infonce")
+
+
+def test_names_of_files_in_any_language(tmp_path):
+    """Where the system's encoding is not UTF-8, too."""
+    folder = tmp_path / "läufe"
+    folder.mkdir()
+    checkpoint = save(folder / "größe.pt", state_dict())
+    beside(checkpoint, config(note="größe"))
+    code = "import sys, wmjax; print(len(wmjax.load(wmjax.convert(*sys.argv[1:]))))"
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", code, checkpoint, folder / "öl.safetensors"]
+    subprocess.run(command, check=True, env=environment)
+
+
 # What the tensors do not tell.
 
 
@@ -455,10 +600,29 @@ def test_action_repeat(checkpoint):
 
 
 def test_task(checkpoint, tmp_path):
-    for wrong in ("", "walker_walk", "dmc_", "dmc_Walker", "dmc_a/b", "dmc_a\n", 3):
-        refuse(checkpoint, f"task is {wrong!r}", "dmc_ or metaworld_", task=wrong)
-    out = wmjax.convert(checkpoint, tmp_path / "a.safetensors", stoch=3, agent="infonce", task="metaworld_door_open")
-    assert read_card(out).task == "metaworld_door_open"
+    for wrong in ("", "walker_walk", "Dmc_a", 3):
+        refuse(checkpoint, f"task is {wrong!r}", "dmc_, metaworld_, atari_", task=wrong)
+    for wrong in ("dmc_", "dmc_Walker", "dmc_a/b", "dmc_a\n", "dmc_a-b", f"dmc_{'a' * 81}", "atari_\x1b"):
+        refuse(checkpoint, f"task is {wrong!r}"[:80], "come characters of", task=wrong)
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ("dmc_ball_in_cup_catch", "dmc_ball_in_cup_catch"),
+        ("metaworld_door-open", "metaworld_door-open"),
+        ("metaworld_door_open", "metaworld_door-open"),
+        ("metaworld_peg-insert_side", "metaworld_peg-insert-side"),
+        ("atari_pong", "atari_pong"),
+        ("crafter_reward", "crafter_reward"),
+        ("memorymaze_9x9", "memorymaze_9x9"),
+        ("isaaclab_Isaac-Cartpole-v0", "isaaclab_Isaac-Cartpole-v0"),
+    ],
+)
+def test_spellings_of_the_reference(told, kept, checkpoint, tmp_path):
+    out = tmp_path / "a.safetensors"
+    assert read_card(wmjax.convert(checkpoint, out, stoch=3, agent="infonce", task=told)).task == kept
+    assert read_card(wmjax.convert(beside(checkpoint, config(env__task=told)), out)).task == kept
 
 
 def test_agent(checkpoint, tmp_path):
@@ -533,16 +697,48 @@ def test_config_is_read(checkpoint, tmp_path):
     assert (read_card(out).task, read_card(out).action_repeat) == ("dmc_walker_run", 1)
 
 
-def test_references_are_followed_or_ignored(checkpoint, tmp_path):
-    text = config(model__rssm__stoch="${model.groups}", model__groups=3, model__rssm__blocks="${oc.env:BLOCKS}")
-    card = read_card(wmjax.convert(beside(checkpoint, text), tmp_path / "a.safetensors"))
-    assert card.victim.stoch == 3
-    for lost in ("${model.nowhere}", "${model.rssm.stoch}", "${..stoch}", "${oc.env:STOCH}"):
-        refuse(beside(checkpoint, config(model__rssm__stoch=lost)), "stoch is not given", stoch=None, agent=None)
+def test_references_are_followed(checkpoint, tmp_path):
+    for reference in ("${top.groups}", "${.blocks}", "${..rssm.blocks}", "${...top.groups}", "${top.chain}"):
+        text = config(model__rssm__stoch=reference, top={"groups": 3, "chain": "${.groups}"})
+        assert read_card(wmjax.convert(beside(checkpoint, text), tmp_path / "a.safetensors")).victim.stoch == 3
+    text = config(model__rssm="${whole}", whole={"stoch": 3, "blocks": "${.stoch}", "act": "${model.act}"})
+    assert read_card(wmjax.convert(beside(checkpoint, text), tmp_path / "a.safetensors")).victim.stoch == 3
+
+
+LOST = ["${model.nowhere}", "${..stoch}", "${....stoch}", "${oc.env:STOCH}", "${now:%H}", "${oc.decode:3}", "???",
+        "${", "${seed}${seed}", "a_${env.task}", "\\${seed}", "${loop.a}", "${model.act.x}", "${ model.act }",
+        "${}"]  # fmt: skip
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_entries_that_cannot_be_resolved(lost, checkpoint, tmp_path):
+    """They are errors that say how to go on, and going on so works; where nothing reads them they are nothing."""
+    more = {"loop": {"a": "${loop.b}", "b": "${loop.a}"}, "logdir": lost, "model__lr": lost, "env__seed": lost}
+    out = tmp_path / "a.safetensors"
+    wmjax.convert(beside(checkpoint, config(**more)), out)
+    flags = {"stoch": 3, "agent": "infonce", "task": "dmc_hopper_stand", "action_repeat": 4}
+    for name, entry in (("stoch", "model__rssm__stoch"), ("agent", "model__rep_loss"), ("task", "env__task"),
+                        ("action_repeat", "env__action_repeat")):  # fmt: skip
+        beside(checkpoint, config(**more, **{entry: lost}))
+        words = entry.replace("__", "."), "cannot be resolved", f"--{name.replace('_', '-')}"
+        refuse(checkpoint, *words, stoch=None, agent=None)
+        card = read_card(wmjax.convert(checkpoint, out, **{name: flags[name]}))
+        assert flags[name] in (card.task, card.action_repeat, card.victim.stoch, card.victim.agent)
+    for entry in ("model.act", "model.norm", "model.rssm.blocks", "model.horizon", "env.size", "model.critic"):
+        beside(checkpoint, config(**more, **{entry.replace(".", "__"): lost}))
+        refuse(checkpoint, entry.split(".")[1], "cannot be resolved", "--ignore", stoch=None, agent=None)
+    assert read_card(wmjax.convert(checkpoint, out, ignore=["model.critic"])).ignored == ("model.critic",)
+
+
+def test_chains_of_references_end(checkpoint):
+    names = ".".join(["a"] * 40)
+    tree = {"a": f"${{{names}}}"}
+    refuse(beside(checkpoint, config(model__act=f"${{b.{names}}}", b=tree)), "model.rssm.act", stoch=None, agent=None)
 
 
 def test_config_may_leave_things_out(checkpoint, tmp_path):
     gone = ("env__task", "env__action_repeat", "model__rssm__stoch", "model__rep_loss", "model__act", "model__depth")
+    gone = (*gone, "model__rssm__act", "model__encoder__cnn__depth")
     text = config(**dict.fromkeys(gone))
     out = wmjax.convert(beside(checkpoint, text), tmp_path / "a.safetensors", stoch=3, agent="r2dreamer")
     card = read_card(out)
@@ -639,8 +835,14 @@ def test_config_entries_of_the_wrong_type(entry, value, checkpoint):
         "env: !!python/object/apply:os.system ['touch marker']\nmodel: {}",
         "env: !!python/name:os.system\nmodel: {}",
         config() + "#" * (1 << 20),
+        "env: {}\nmodel: {act: SiLU, act: ReLU}",
+        "a: &a {x: 1}\nenv: {<<: *a}\nmodel: {}",
+        "env: {}\nmodel: {}\nx: 0x" + "f" * 200_000,
+        "env: {}\nmodel: {}\nx: 1" + ":1" * 100_000,
+        "env: {}\nmodel: {}\nx: !!int ''",
+        "env: {}\nmodel: {}\nx: !!map [1]",
     ],
-    ids=range(13),
+    ids=range(19),
 )
 def test_foreign_configs(text, checkpoint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -650,7 +852,7 @@ def test_foreign_configs(text, checkpoint, tmp_path, monkeypatch):
 
 def test_configs_that_never_end_when_written_out(checkpoint):
     lines = ["a0: &a0 [x, x]", *(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 60))]
-    for entry, word in (("stoch", "expected int"), ("blocks", "a list")):
+    for entry, word in (("stoch", "expected a whole number"), ("blocks", "a list")):
         bomb = f"model: {{rssm: {{{entry}: *a59}}, rep_loss: infonce}}\nenv: {{}}\n"
         given = 3 if entry == "blocks" else None
         refuse(beside(checkpoint, "\n".join([*lines, bomb])), f"model.rssm.{entry}", word, stoch=given, agent=None)
@@ -668,3 +870,176 @@ def test_changed_config_of_the_trained_checkpoint(shared, tmp_path):
     ):
         assert text.count(old) == 1
         refuse(beside(tmp_path / "latest.pt", text.replace(old, new)), *words, stoch=None, agent=None)
+
+
+# Every entry of the configuration either does not matter, or is noticed.
+
+
+@pytest.fixture(scope="module")
+def trained(shared):
+    """The trained checkpoint's tensors, and its configuration."""
+    source = shared / "checkpoints" / "dmc_cartpole_balance_r2dreamer_1m" / "latest.pt"
+    return read_state(source)[0], read_config(source).tree
+
+
+def resolved(tree, config):
+    """Return a section with all references replaced by what they refer to."""
+    whole = {}
+    for name in list(leaves(tree)):
+        *sections, last = name.split(".")
+        branch = whole
+        for section in sections:
+            branch = branch.setdefault(section, {})
+        branch[last] = config.find(name).value
+    return whole
+
+
+def leaves(tree, prefix=""):
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
+def changed(tree, name, value):
+    """Return a copy in which one entry is another."""
+    tree = copy.deepcopy(tree)
+    *sections, last = name.split(".")
+    branch = tree
+    for section in sections:
+        branch = branch.setdefault(section, {})
+    branch[last] = value
+    return tree
+
+
+def outcome(state, tree):
+    """Return all that converting makes of a configuration."""
+    config = Config(Path("config.yaml"), tree)
+    hints = complete(Hints(), config)
+    victim = convert_module.infer(state, hints, "latest.pt", {}, "")
+    convert_module.check_hints(hints)
+    check(config, victim)
+    return victim, spelled(hints.task), hints.action_repeat
+
+
+OTHERS = ["${oc.env:X}", "${nowhere}", None, "Other", "", 12345, 0, -1.5, float("nan"), True, False, [1, 2], {"a": 1}]
+SHARED = ("act", "norm", "deter", "hidden", "discrete", "depth", "units")
+
+
+@pytest.mark.parametrize("form", ["as written", "resolved"])
+@pytest.mark.parametrize("agent", ["r2dreamer", "dreamer"])
+def test_no_entry_is_ignored(form, agent, trained, tmp_path):
+    """Any entry that is changed changes the agent or is refused; except those that `training` lists, with a reason."""
+    state, tree = trained
+    if agent == "dreamer":
+        decoding = torch_agent.Sizes("dreamer", 512, 8, 64, 32, 8, depth=8, units=64, action=1)
+        state = read_state(save(tmp_path / "latest.pt", state_dict(decoding)))[0]
+        tree = changed(tree, "model.rep_loss", "dreamer")
+    tree = {part: tree[part] for part in ("env", "model", "seed", "device")}
+    if form == "resolved":
+        tree = resolved(tree, Config(Path("config.yaml"), tree))
+    before = outcome(state, tree)
+    idle = [name for entries in training(before[0]).values() for name in leaves(entries)]
+    if form == "resolved":
+        idle += [f"model.{name}" for name in SHARED]  # every part has its own
+    names = [name for name in leaves(tree) if name not in ("seed", "device")]
+    assert len(names) > 120
+    for name in names:
+        inside = any(name == entry or entry.startswith(f"{name}.") for entry in idle)
+        for value in OTHERS:
+            same = value == Config(Path("config.yaml"), tree).find(name).value
+            if same or (name.endswith(".cnn_keys") and value == ""):  # which begins `image`
+                continue
+            try:
+                after = outcome(state, changed(tree, name, value))
+            except InputError:
+                after = None
+            assert (after == before) == inside, (name, value, after)
+
+
+def test_entries_that_do_not_matter():
+    """None of those that inference reads is among them, whatever the agent: by their names, in every part."""
+    critical = {
+        *SHARED, *("layers", "symlog_inputs", "kernel_size", "minres", "mults", "blocks", "unimix_ratio", "stoch"),
+        *("size", "camera", "gray", "cnn_keys", "mlp_keys", "bin_num", "min_std", "max_std", "horizon", "task"),
+        *("action_repeat", "rep_loss", "shape", "name"),
+    }  # fmt: skip
+    unread = ("encoder.mlp.", "decoder.mlp", "actor.dist.disc.", "actor.dist.multi_disc.", "actor.shape", "loss_scales")
+    for agent in AGENTS:
+        for entries in training(replace(VICTIM, agent=agent)).values():
+            for name in leaves(entries):
+                if agent == "dreamer" or ".decoder." not in name:
+                    free = name.removeprefix("model.").startswith(unread)
+                    assert free or name.split(".")[-1] not in critical, name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["env.crop", "model.stem", "model.rssm.residual", "model.encoder.augment", "model.encoder.cnn.blocks",
+     "model.actor.dropout", "model.actor.dist.squash", "model.actor.dist.cont.low", "model.critic.dist.low",
+     "model.reward.extra", "model.cont.extra"],
+)  # fmt: skip
+def test_entries_of_a_fork(name, checkpoint, tmp_path):
+    """They are refused by name; told to ignore them, the converter says so in the card."""
+    beside(checkpoint, yaml.safe_dump(changed(yaml.safe_load(config()), name, 3)))
+    refuse(checkpoint, "config.yaml", f"the R2-Dreamer code has no {name}", f"--ignore {name}", stoch=None, agent=None)
+    card = read_card(wmjax.convert(checkpoint, tmp_path / "a.safetensors", ignore=[name]))
+    assert card.ignored == (name,)
+    section = name.rsplit(".", 1)[0]
+    if section not in ("env", "model"):
+        wmjax.convert(checkpoint, tmp_path / "a.safetensors", ignore=[section], stoch=3)
+
+
+def test_ignored_entries_must_be_there(checkpoint):
+    refuse(checkpoint, "ignore is 'model.x'", "there is no", "config.yaml", ignore=["model.x"])
+    beside(checkpoint, config())
+    refuse(checkpoint, "ignore is 'model.x'", "config.yaml has no such entry", ignore=["model.x"])
+    refuse(checkpoint, "ignore is ''", "no such entry", ignore=[""])
+
+
+@pytest.mark.parametrize(
+    ("keys", "right"),
+    [("image", True), ("^image$", True), (".*", True), ("image|depth", True), ("im", True), ("depth", False),
+     ("mage", False), ("$^", False), ("[", False), ("(a*)*b", False), ("a**", False), (3, False)],
+)  # fmt: skip
+def test_which_observations_an_agent_reads(keys, right, checkpoint, tmp_path):
+    beside(checkpoint, config(env__encoder={"mlp_keys": "$^", "cnn_keys": keys}))
+    if right:
+        wmjax.convert(checkpoint, tmp_path / "a.safetensors")
+    else:
+        refuse(checkpoint, "env.encoder.cnn_keys", "wmjax only runs agents with 'image'", stoch=None, agent=None)
+    beside(checkpoint, config(model__encoder={"mlp_keys": keys}))
+    if keys != "$^":
+        refuse(checkpoint, "model.encoder.mlp_keys", "only runs agents with '$^'", stoch=None, agent=None)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1e-2", 1e-2), ("3e-4", 3e-4), ("5e5", 5e5), ("1.01e6", 1.01e6), ("1_0e-3", 1e-2), ("-2E+3", -2e3),
+     ("1.0e-2", 1e-2), ("1_000", 1000), ("0.01", 0.01), ("e5", "e5"), ("1e", "1e"), ("1e5x", "1e5x"), ("'1e5'", "1e5")],
+)  # fmt: skip
+def test_numbers_are_read_as_hydra_reads_them(text, number, checkpoint):
+    beside(checkpoint, f"env: {{steps: {text}}}\nmodel: {{}}\n")
+    found = read_config(checkpoint).find("env.steps").value
+    assert (type(found), found) == (type(number), number)
+
+
+def test_numbers_of_the_configuration(checkpoint, tmp_path):
+    text = (
+        config(model__horizon="HORIZON").replace("HORIZON", "1e2").replace("unimix_ratio: 0.01", "unimix_ratio: 1e-2")
+    )
+    victim = read_card(wmjax.convert(beside(checkpoint, text), tmp_path / "a.safetensors")).victim
+    assert (victim.horizon, victim.discount) == (100, 0.99)
+    assert wmjax.load(tmp_path / "a.safetensors")[0] == victim
+    for wrong in (0, 1.5, "333", True, 1 << 31):
+        refuse(beside(checkpoint, config(model__horizon=wrong)), "model.horizon", stoch=None, agent=None)
+    for wrong in (2.0, "2", "${seed}", True, 1e0):
+        text = config(env__action_repeat=wrong)
+        refuse(beside(checkpoint, text), "env.action_repeat", "--action-repeat", stoch=None, agent=None)
+
+
+def test_strange_names_of_entries_stay_on_one_line(checkpoint):
+    tree = yaml.safe_load(config())
+    tree["model"]["act\n\x1b[31m"] = tree["model"][3] = tree["model"]["x" * 5000] = 1
+    refuse(beside(checkpoint, yaml.safe_dump(tree)), "the R2-Dreamer code has no", stoch=None, agent=None)

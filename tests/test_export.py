@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="exporting a PyTorch checkpoint needs torch")
 
+import yaml  # noqa: E402
 from safetensors.numpy import load_file  # noqa: E402
 
 import wmjax  # noqa: E402
@@ -21,6 +22,8 @@ from wmjax.core.errors import InputError  # noqa: E402
 from wmjax.victims.dreamer import AGENTS, Dreamer  # noqa: E402
 from wmjax.victims.dreamer.layout import weights  # noqa: E402
 from wmjax.victims.export import Optimizer, export  # noqa: E402
+from wmjax.victims.hydra import read_config  # noqa: E402
+from wmjax.victims.reference import identity, inference, joined  # noqa: E402
 from wmjax.victims.weights import Card, read_card, template, write  # noqa: E402
 
 KEYS = {"dreamer": 184, "r2dreamer": 166, "infonce": 166, "dreamerpro": 184}
@@ -211,11 +214,13 @@ def victims(draw):
     dreamer = (agent := draw(st.sampled_from(AGENTS))) == "dreamer"
     depths = (*(size(4) for _ in range(size(2, 0))), decoder_blocks * size(2))
     return replace(
-        SMALL, agent=agent, action_size=size(3), stoch=size(4), discrete=size(4), deter=blocks * size(3),
-        hidden=size(5), units=size(5), blocks=blocks, depths=depths, kernel_size=draw(st.sampled_from([1, 3, 5])),
+        SMALL, agent=agent, action_size=size(3), stoch=size(4), discrete=size(4), hidden=size(5),
+        deter=blocks * decoder_blocks * size(3), units=size(5), blocks=blocks, depths=depths,
+        kernel_size=draw(st.sampled_from([1, 3, 5])),
         minres=size(3, 2), dyn_layers=size(2, 0), img_layers=size(3, 0), obs_layers=size(3), actor_layers=size(3),
         critic_layers=size(3), reward_layers=size(2, 0), cont_layers=size(2, 0), bins=2 * size(4) + 1,
-        decoder_units=size(4) if dreamer else 0, decoder_blocks=decoder_blocks if dreamer else 0,
+        horizon=draw(st.sampled_from([1, 100, 333])), decoder_units=2 * size(4) if dreamer else 0,
+        decoder_blocks=decoder_blocks if dreamer else 0,
     )  # fmt: skip
 
 
@@ -224,7 +229,7 @@ def victims(draw):
 def test_round_trips_are_exact(victim, seed, tmp_path_factory):
     folder, flat = tmp_path_factory.mktemp("round"), random_weights(victim, seed)
     checkpoint = export(weight_file(folder, victim, flat), folder / "latest.pt")
-    back = wmjax.convert(checkpoint, folder / "back.safetensors", stoch=victim.stoch, agent=victim.agent)
+    back = wmjax.convert(checkpoint, folder / "back.safetensors")
     assert read_card(back).victim == victim
     same_weights(load_file(back), flat)
 
@@ -237,7 +242,130 @@ def test_the_same_bytes_again_and_in_another_process(tmp_path):
     code = "import sys; from wmjax.victims.export import export; export(*sys.argv[1:])"
     subprocess.run([sys.executable, "-c", code, source, outs[2]], check=True, env=os.environ | {"PYTHONHASHSEED": "7"})
     assert outs[0].read_bytes() == outs[1].read_bytes() == outs[2].read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.pt", "1.pt", "2.pt", "agent.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".hydra", "0.pt", "1.pt", "2.pt", "agent.safetensors"]
+
+
+# The configuration beside it.
+
+
+def carded(folder, victim, **more):
+    path = folder / "agent.safetensors"
+    card = {"task": None, "action_repeat": 2, "source": "", "source_sha256": ""}
+    write(path, Card(victim=victim, **card | more), random_weights(victim))
+    return path
+
+
+def leaves(tree, prefix=""):
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+@pytest.mark.parametrize(
+    ("task", "spelled"),
+    [(None, None), ("dmc_walker_run", "dmc_walker_run"), ("metaworld_door_open", "metaworld_door-open"),
+     ("metaworld_reach", "metaworld_reach")],
+)  # fmt: skip
+def test_an_exported_folder_says_all_itself(task, spelled, tmp_path):
+    victim = replace(SMALL, decoder_units=0, decoder_blocks=0)
+    source = carded(tmp_path, victim, task=task, action_repeat=4)
+    checkpoint = export(source, tmp_path / "new" / "folder" / "latest.pt")
+    back = wmjax.convert(checkpoint, tmp_path / "back.safetensors")
+    card = read_card(back)
+    assert (card.task, card.action_repeat, card.victim) == (spelled, 4, victim)
+    same_weights(load_file(back), load_file(source))
+    env = read_config(checkpoint).tree["env"]
+    assert env.get("task") == spelled
+    assert ("task" in env, env.get("camera")) == (task is not None, "corner2" if "metaworld" in str(task) else None)
+    assert export(source, checkpoint) == checkpoint  # again
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_the_configuration_is_whole(agent, shared, tmp_path):
+    """It has every entry of the trained checkpoint's, of its type, and is read alike by YAML 1.1 and by OmegaConf."""
+    decoder = {"decoder_units": 10, "decoder_blocks": 2} if agent == "dreamer" else {}
+    victim = replace(SMALL, agent=agent, decoder_units=0, decoder_blocks=0)
+    checkpoint = export(carded(tmp_path, replace(victim, **decoder), task="dmc_walker_run"), tmp_path / "latest.pt")
+    text = (tmp_path / ".hydra" / "config.yaml").read_text(encoding="utf-8")
+    tree = read_config(checkpoint).tree
+    assert yaml.safe_load(text) == tree
+    assert not any(mark in text for mark in ("${", "&", "!"))
+    ours = dict(leaves(tree))
+    trained = read_config(shared / "checkpoints" / "dmc_cartpole_balance_r2dreamer_1m" / "latest.pt")
+    theirs = {name: trained.find(name).value for name, _ in leaves(trained.tree)}
+    assert ours.keys() - theirs.keys() == {
+        "model.memory_peak_tracking", "trainer.memory_history_snapshot", "trainer.memory_history_steps",
+    }  # fmt: skip
+    assert not theirs.keys() - ours.keys()
+    for name, value in theirs.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        assert isinstance(ours[name], int | float) if number else type(ours[name]) is type(value), name
+    assert tree["model"]["encoder"]["cnn"]["depth"] * 3 == SMALL.depths[0]
+    if agent == "dreamerpro":
+        assert [tree["model"]["dreamer_pro"][name] for name in ("num_prototypes", "proto_dim")] == [11, 3]
+
+
+def test_the_trained_folder_comes_back(shared, tmp_path):
+    """What its configuration says of the agent, the exported one says, too."""
+    name = "dmc_cartpole_balance_r2dreamer_1m"
+    export(name, tmp_path / "latest.pt")
+    ours, theirs = read_config(tmp_path / "latest.pt"), read_config(shared / "checkpoints" / name / "latest.pt")
+    victim = wmjax.load(name)[0]
+    for entry, _ in leaves(joined(inference(victim), identity(victim, "", 0))):
+        if entry not in ("env.camera", "env.gray"):
+            assert ours.find(entry).value == theirs.find(entry).value, entry
+
+
+def test_a_foreign_configuration_is_not_lost(tmp_path):
+    source = carded(tmp_path, SMALL)
+    (tmp_path / "run" / ".hydra").mkdir(parents=True)
+    config = tmp_path / "run" / ".hydra" / "config.yaml"
+    config.write_text("env: {}\nmodel: {}\n")
+    refuse(source, tmp_path / "run" / "a.pt", config, "another folder")
+    assert config.read_text() == "env: {}\nmodel: {}\n"
+    config.unlink()
+    os.mkfifo(config)
+    refuse(source, tmp_path / "run" / "a.pt", config, "not a regular file")
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".hydra"]
+
+
+def test_nothing_is_written_through_a_link(tmp_path):
+    source = carded(tmp_path, SMALL)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    for link in (tmp_path / "link", tmp_path / "run" / ".hydra"):
+        link.symlink_to(tmp_path / "elsewhere")
+        refuse(source, (link if link.name == "link" else link.parent) / "a.pt", link, "is a link")
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_agents_that_the_reference_cannot_build(tmp_path):
+    odd = replace(SMALL, agent="dreamer", decoder_units=5)
+    refuse(carded(tmp_path, odd), tmp_path / "a.pt", "decoder_units is 5", "even")
+
+
+def test_the_command_line_needs_no_device(tmp_path):
+    """Neither exporting nor converting computes with JAX; what cannot be played is told at once."""
+    carded(tmp_path, SMALL, task="metaworld_reach", action_repeat=4)
+    code = "from wmjax.cli import main; main()"
+    for command, notes in (
+        (["export", "agent.safetensors", "-o", "new/latest.pt"], []),
+        (["convert", "new/latest.pt", "-o", "back.safetensors"], ["task 'metaworld_reach' cannot be played"]),
+        (["convert", "new/latest.pt", "-o", "b.safetensors", "--task", "dmc_cartpole_balance"],
+         ["its image_size is 8, that of dmc_cartpole_balance is 64", "its action_repeat is 4, that of "]),
+    ):  # fmt: skip
+        told = subprocess.run(
+            [sys.executable, "-c", code, *command], cwd=tmp_path, env=os.environ | {"JAX_PLATFORMS": "cuda"},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert told.stdout == f"{command[3]}\n"
+        lines = told.stderr.splitlines()
+        assert len(lines) == len(notes)
+        for line, note in zip(lines, notes, strict=True):
+            assert line.startswith("note: `wmjax run` cannot play it yet: ")
+            assert note in line
 
 
 # What cannot be exported.
@@ -298,9 +426,9 @@ def test_an_optimizer_of_another_agent(tmp_path):
 def test_where_from_and_where_to(tmp_path, monkeypatch):
     source = weight_file(tmp_path, SMALL, random_weights(SMALL))
     refuse(source, tmp_path / "a.safetensors", "must end in .pt")
-    refuse(source, tmp_path / "nowhere" / "a.pt", tmp_path / "nowhere" / "a.pt", "No such file")
+    refuse(source, source / "a.pt", source, "cannot be written")
     (tmp_path / "folder.pt").mkdir()
-    refuse(source, tmp_path / "folder.pt", "folder.pt", "Is a directory")
+    refuse(source, tmp_path / "folder.pt", "folder.pt", "is a folder")
     refuse("dmc_walker_fly", tmp_path / "a.pt", "dmc_walker_fly", "known: dmc_cartpole_balance_")
     refuse(tmp_path / "none.safetensors", tmp_path / "a.pt", "no such file")
     monkeypatch.setitem(sys.modules, "torch", None)

@@ -41,7 +41,6 @@ from wmjax.attacks.objectives import (
 from wmjax.core.distributions import DiagGaussian, OneHot
 from wmjax.core.errors import InputError
 from wmjax.victims.base import Belief, Internals, Prediction
-from wmjax.victims.dreamer.agent import DISCOUNT
 
 perturb = quick(plain_perturb)
 
@@ -516,9 +515,9 @@ def test_action_value_of_a_dreamer(tiny):
         )
 
     reward, going_on, value = apart(action)
-    np.testing.assert_allclose(DISCOUNT, 0.996997, atol=1e-6)
+    np.testing.assert_allclose(victim.discount, 0.996997, atol=1e-6)
     got = jax.jit(victim.action_value, compiler_options=QUICK)(params, belief, action)
-    np.testing.assert_allclose(got, reward + DISCOUNT * going_on * value, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got, reward + victim.discount * going_on * value, rtol=1e-5, atol=1e-6)
     assert got.shape == (5,)
     total = lambda action: jnp.sum(victim.action_value(params, belief, action))  # noqa: E731
     slope = jax.jit(jax.grad(total), compiler_options=QUICK)(action)

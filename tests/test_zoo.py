@@ -1,8 +1,11 @@
 """Weight files by name or path; a foreign, damaged or malicious one is refused in one line, quickly."""
 
 import json
+import os
+import subprocess
+import sys
 import time
-from dataclasses import asdict
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -13,7 +16,8 @@ from safetensors.numpy import load_file, save_file
 import wmjax
 from wmjax.core.errors import InputError
 from wmjax.victims import zoo
-from wmjax.victims.weights import FORMAT, Card, read, read_card, template, write
+from wmjax.victims.fit import unplayable
+from wmjax.victims.weights import Card, card_text, read, read_card, template, write
 
 NOT_OURS = "not an agent converted by wmjax"
 
@@ -43,7 +47,7 @@ def refuse(path, *words, card_too=True):
 
 def rewrite(path, tensors=None, **changes):
     """Write the file again with other tensors or another card; sizes of the victim have names with `victim__`."""
-    card = {"format": FORMAT, **json.loads(json.dumps(asdict(read_card(path))))}
+    card = json.loads(card_text(read_card(path)))
     for name, value in changes.items():
         branch = card["victim"] if name.startswith("victim__") else card
         branch[name.removeprefix("victim__")] = value
@@ -205,6 +209,8 @@ def test_cards_of_another_type(field, value, weight_file):
         ("actor_layers", 1 << 16),
         ("decoder_blocks", 0),
         ("decoder_blocks", 3),
+        ("horizon", 0),
+        ("horizon", 1 << 31),
         ("decoder_units", -1),
         ("action_size", 0),
         ("depths", []),
@@ -214,6 +220,10 @@ def test_cards_of_another_type(field, value, weight_file):
 )
 def test_impossible_sizes(size, value, weight_file):
     refuse(rewrite(weight_file, **{f"victim__{size}": value}), NOT_OURS)
+
+
+def test_decoder_blocks_divide_the_state(weight_file):
+    refuse(rewrite(weight_file, victim__deter=36, victim__decoder_blocks=8), NOT_OURS)
 
 
 @pytest.mark.parametrize(
@@ -279,3 +289,32 @@ def test_writing_where_one_cannot(tiny, tmp_path):
         with pytest.raises(InputError, match="cannot be written"):
             write(path, card, {"a": np.ones(1, np.float32)})
     assert not list(tmp_path.iterdir())
+
+
+def test_agents_are_read_without_a_device(weight_file):
+    """Neither a card nor the weights need one: files are converted on machines that have another than configured."""
+    code = "import sys; from pathlib import Path; from wmjax.victims.weights import read; read(Path(sys.argv[1]))"
+    environment = os.environ | {"JAX_PLATFORMS": "cuda"}
+    subprocess.run([sys.executable, "-c", code, weight_file], check=True, env=environment)
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "reasons"),
+    [
+        ("dmc_walker_walk", {}, []),
+        (None, {}, []),
+        ("atari_pong", {}, ["unknown task 'atari_pong'; known: dmc_ball_in_cup_catch"]),
+        ("dmc_walker_walk", {"action_repeat": 1}, ["its action_repeat is 1, that of dmc_walker_walk is 2"]),
+        ("dmc_walker_walk", {"minres": 8}, ["its image_size is 128, that of dmc_walker_walk is 64"]),
+        (None, {"minres": 8}, ["its image_size is 128, that of the known tasks is 64"]),
+        (None, {"action_size": 3}, ["its action_size is 3, that of the known tasks is 1 or 2 or 4 or 6"]),
+        ("dmc_reacher_easy", {"minres": 8}, ["its action_size is 6, that of", "its image_size is 128, that of"]),
+    ],
+)
+def test_what_cannot_be_played_is_told(task, changes, reasons, tiny):
+    sizes = {"action_size": 6, "depths": (8, 8, 8, 8), "action_repeat": 2} | changes
+    repeat = sizes.pop("action_repeat")
+    found = unplayable(Card(replace(tiny[0], **sizes), task, repeat, "latest.pt", "0"))
+    assert len(found) == len(reasons)
+    for line, reason in zip(found, reasons, strict=True):
+        assert line.startswith(f"`wmjax run` cannot play it yet: {reason}")

@@ -81,7 +81,8 @@ class View:
 
 @dataclass(frozen=True)
 class Convert:
-    """Convert a PyTorch checkpoint (latest.pt) of the R2-Dreamer code; reads .hydra/config.yaml beside it if there."""
+    """Convert a PyTorch checkpoint (latest.pt) of the R2-Dreamer code; reads .hydra/config.yaml beside it, or one
+    folder up, if there."""
 
     checkpoint: Annotated[Path, Positional, arg(metavar="FILE")]
     """The checkpoint; it is read without running code in it."""
@@ -95,6 +96,11 @@ class Convert:
     """What it was trained on, such as dmc_walker_walk."""
     action_repeat: int | None = None
     """Environment steps an agent step."""
+    drop: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="PREFIX")] = ()
+    """Leave out the tensors whose name is PREFIX or begins with PREFIX and a dot, such as a module of a fork that the
+    agent acts without; may be given several times."""
+    ignore: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="ENTRY")] = ()
+    """Read the configuration as if it had no ENTRY, such as model.actor.dropout; may be given several times."""
 
 
 @dataclass(frozen=True)
@@ -119,12 +125,12 @@ class Train:
 
 @dataclass(frozen=True)
 class Export:
-    """Write an agent as a PyTorch checkpoint (latest.pt) of the R2-Dreamer code."""
+    """Write an agent as a PyTorch checkpoint (latest.pt) of the R2-Dreamer code, and .hydra/config.yaml beside it."""
 
     agent: Annotated[str, Positional, arg(metavar="AGENT")]
     """A weight file, or the name of a shipped agent."""
     out: Annotated[Path, arg(aliases=["-o"])]
-    """The checkpoint to write, ending in .pt."""
+    """The checkpoint to write, ending in .pt; its folder is made where there is none."""
 
 
 @dataclass(frozen=True)
@@ -182,10 +188,7 @@ def _execute(command: Command) -> int:
         case Train():
             return _train(command)
         case Convert():
-            from wmjax.victims.convert import convert
-
-            options = asdict(command)
-            print(convert(options.pop("checkpoint"), options.pop("out"), **options))
+            _convert(command)
         case Export():
             from wmjax.victims.export import export
 
@@ -346,6 +349,18 @@ def _train(command: Train) -> int:
     for file in files:
         print(f"agent: {file}")
     return 0
+
+
+def _convert(command: Convert) -> None:
+    from wmjax.victims.convert import convert
+    from wmjax.victims.fit import unplayable
+    from wmjax.victims.weights import read_card
+
+    options = asdict(command)
+    path = convert(options.pop("checkpoint"), options.pop("out"), **options)
+    print(path)
+    for reason in unplayable(read_card(path)):
+        print(f"note: {printable(reason)}", file=sys.stderr)
 
 
 def _zoo(name: str | None) -> None:

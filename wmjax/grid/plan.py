@@ -14,6 +14,7 @@ from wmjax.core.errors import InputError
 from wmjax.envs import spec as env_spec
 from wmjax.grid.rows import SCHEMA_VERSION
 from wmjax.grid.spec import Study
+from wmjax.victims.fit import misfits
 from wmjax.victims.weights import Card
 
 _MOST_EPISODES = 1_000_000  # memory for a million is about 1 GB; their results would be files by the hundred thousand
@@ -182,9 +183,9 @@ def _tasks(study: Study, victim: str, card: Card) -> list[str]:
         raise InputError(f"tasks: {victim} was trained on {card.task}, which is not listed")
     tasks = list(study.tasks) if card.task is None else [card.task]
     for task in tasks:
-        for name, size in _sizes(card).items():
-            if getattr(env_spec(task), name) != size:
-                raise InputError(f"victims: {victim} has {name} {size}, but {task} has {getattr(env_spec(task), name)}")
+        spec = env_spec(task)
+        for name, size in misfits(card, spec).items():
+            raise InputError(f"victims: {victim} has {name} {size}, but {task} has {getattr(spec, name)}")
     return tasks
 
 
@@ -192,18 +193,7 @@ def _sources(study: Study, victim: str, task: str, cards: Mapping[str, Card]) ->
     """Return which of the study's sources attack a victim on a task: 'self', and other agents that play the task."""
 
     def plays(card: Card) -> bool:
-        same = all(getattr(env_spec(task), name) == size for name, size in _sizes(card).items())
-        return same and card.task in (None, task)
+        return not misfits(card, env_spec(task)) and card.task in (None, task)
 
     own = ["self"] if "self" in study.sources or victim in cards else []
     return [*own, *(name for name, card in cards.items() if name != victim and plays(card))]
-
-
-def _sizes(card: Card) -> dict[str, int]:
-    """Return what an agent and its task have in common."""
-    victim = card.victim
-    return {
-        "action_size": victim.action_size,
-        "image_size": victim.image_size,
-        "action_repeat": card.action_repeat,
-    }

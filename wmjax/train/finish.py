@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -92,7 +93,7 @@ def _returns(victim: Dreamer, params: Params, task: str, backend: str, seeds: ra
 def _write(path: Path, job: Job, seed: int, victim: Dreamer, params: Params) -> None:
     origin = json.dumps(job.identity | {"seeds": [seed]}, sort_keys=True)
     card = Card(
-        victim=victim,
+        victim=replace(victim, horizon=job.recipe.horizon),
         task=job.task,
         action_repeat=envs.EnvSpec.action_repeat,
         source="wmjax train",

@@ -16,6 +16,8 @@ from wmjax.core.naming import as_path
 from wmjax.victims.base import Params
 from wmjax.victims.dreamer import Dreamer
 from wmjax.victims.dreamer.layout import Weight, to_torch, weights
+from wmjax.victims.folder import check_folder, configuration, make_folders, text
+from wmjax.victims.hydra import FILE
 from wmjax.victims.weights import listed, read
 from wmjax.victims.zoo import locate
 
@@ -50,9 +52,11 @@ class Optimizer:
 def export(name_or_path: str | Path, out: str | Path, optimizer: Optimizer | None = None) -> Path:
     """Write the weight file `name_or_path` (a path, or a shipped agent) as the checkpoint `out` (`.pt`); return `out`.
 
-    Keys, shapes, their order and which tensors share memory are the reference's; all is float32. The same input gives
-    the same bytes. Raises InputError, and writes nothing, where the weight file is none, lacks what only training
-    reads, or where `out` cannot be written or `optimizer` does not fit the weights.
+    Its folder is made where there is none, and beside it comes `.hydra/config.yaml`, from which the reference builds
+    the agent. Keys, shapes, their order and which tensors share memory are the reference's; all is float32. The same
+    input gives the same bytes. Raises InputError, and writes no file, where the weight file is none, lacks what only
+    training reads, where `out` cannot be written, its folder holds another configuration, or `optimizer` does not fit
+    the weights.
     """
     try:
         import torch
@@ -61,6 +65,8 @@ def export(name_or_path: str | Path, out: str | Path, optimizer: Optimizer | Non
     source, target = locate(name_or_path), as_path(out)
     if target.suffix != ".pt":
         raise InputError(f"{target}: the output's name must end in .pt")
+    if target.is_dir():
+        raise InputError(f"{target}: is a folder")
     card, params = read(source)
     flat = _flat(params)
     _check(flat, card.victim, str(source))
@@ -68,9 +74,13 @@ def export(name_or_path: str | Path, out: str | Path, optimizer: Optimizer | Non
         "agent_state_dict": _state_dict(card.victim, flat),
         "optims_state_dict": _optimizers(card.victim, flat, optimizer or Optimizer()),
     }
+    content = text(configuration(card, flat))
+    check_folder(target.parent, content)
     file = io.BytesIO()
     torch.save(checkpoint, file)
+    make_folders(target.parent)
     write_atomically(target, file.getbuffer())
+    write_atomically(target.parent / FILE, content.encode())
     return target
 
 

@@ -5,15 +5,13 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import cattrs
 import jax
-import jax.numpy as jnp
 import numpy as np
-import safetensors
 import safetensors.numpy
 from flax.traverse_util import flatten_dict, unflatten_dict
 
@@ -42,6 +40,8 @@ class Card:
     source: str  #: file name of the checkpoint it was converted from
     source_sha256: str
     converter: str = wmjax.__version__
+    dropped: dict[str, int] = field(default_factory=dict)  #: tensors left out, by prefix of their keys
+    ignored: tuple[str, ...] = ()  #: entries of the configuration that were read as if they were not there
 
 
 def write(path: Path, card: Card, flat: Mapping[str, np.ndarray]) -> None:
@@ -50,12 +50,12 @@ def write(path: Path, card: Card, flat: Mapping[str, np.ndarray]) -> None:
     Raises InputError where `path` cannot be written.
     """
     # One metadata entry: the library does not keep the order of several.
-    data = safetensors.numpy.save(dict(flat), metadata={"wmjax": _text(card)})
+    data = safetensors.numpy.save(dict(flat), metadata={"wmjax": card_text(card)})
     write_atomically(path, data)
 
 
 def read(path: Path) -> tuple[Card, Params]:
-    """Return the card and the weights (nested dict of float32 arrays) of a weight file.
+    """Return the card and the weights (nested dict of float32 NumPy arrays) of a weight file.
 
     Raises InputError where the file is missing, is not one of ours, or its tensors do not fit its card.
     """
@@ -63,9 +63,10 @@ def read(path: Path) -> tuple[Card, Params]:
     with _foreign_is_input_error(path):
         with plain_name(path) as name:
             flat = safetensors.numpy.load_file(name)
-        tree = unflatten_dict(flat, sep="/")
+        # Sorted, a name that is also the folder of another comes first, and the other has no place.
+        tree = unflatten_dict(dict(sorted(flat.items())), sep="/")
     check_tree(flat, card.victim, str(path))
-    return card, jax.tree.map(jnp.asarray, tree)
+    return card, tree
 
 
 def read_card(path: Path) -> Card:
@@ -79,14 +80,21 @@ def read_card(path: Path) -> Card:
             raise InputError(f"{path}: written by another version of wmjax; convert the checkpoint again")
         card = cattrs.Converter(forbid_extra_keys=True).structure(values, Card)
         # Structuring is lenient, "8" and true count as integers; a card that we wrote comes back as the same text.
-        if _text(card) != text or card.action_repeat < 1:
+        if card_text(card) != text or card.action_repeat < 1:
             raise ValueError("not written by `write`")
         check_sizes(card.victim)
     return card
 
 
-def _text(card: Card) -> str:
-    return json.dumps({"format": FORMAT, **asdict(card)}, sort_keys=True)
+def card_text(card: Card) -> str:
+    """Return the card as a weight file holds it: what later versions added is there only where it says something."""
+    values = asdict(card)
+    for name in ("dropped", "ignored"):
+        if not values[name]:
+            del values[name]
+    if card.victim.horizon == Dreamer.horizon:
+        del values["victim"]["horizon"]
+    return json.dumps({"format": FORMAT, **values}, sort_keys=True)
 
 
 @contextmanager
@@ -112,7 +120,8 @@ def file_sha256(path: Path) -> str:
 @functools.cache
 def template(victim: Dreamer) -> dict[str, tuple[int, ...]]:
     """Return the shape of every weight that inference reads, by name."""
-    tree = jax.eval_shape(victim.init, jax.random.key(0))
+    # The key is made inside: a real one would need a device.
+    tree = jax.eval_shape(lambda: victim.init(jax.random.key(0)))
     return {name: leaf.shape for name, leaf in flatten_dict(tree, sep="/").items()}
 
 
@@ -135,7 +144,7 @@ def check_sizes(victim: Dreamer) -> None:
     """Raise ValueError unless the sizes can be those of an agent; only then is asking for its `template` safe."""
     decodes = victim.agent == "dreamer"
     for name, size in asdict(victim).items():
-        if isinstance(size, int):
+        if isinstance(size, int) and name != "horizon":
             layers = name.endswith("_layers")
             optional = (layers and name != "obs_layers") or (name.startswith("decoder_") and not decodes)
             if not (0 if optional else 1) <= size <= (_MOST_LAYERS if layers else _LARGEST_SIZE):
@@ -145,8 +154,9 @@ def check_sizes(victim: Dreamer) -> None:
         and 1 <= len(victim.depths) <= _MOST_STAGES
         and all(1 <= depth <= _LARGEST_SIZE for depth in victim.depths)
         and victim.deter % victim.blocks == 0
-        and not (decodes and victim.depths[-1] % victim.decoder_blocks)
+        and not (decodes and (victim.depths[-1] % victim.decoder_blocks or victim.deter % victim.decoder_blocks))
         and victim.bins % 2 == 1
+        and 1 <= victim.horizon < 1 << 31
     )
     if not sound:
         raise ValueError("sizes that do not fit together")

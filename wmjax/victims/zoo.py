@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+
 from wmjax.core.errors import unknown_name
 from wmjax.core.naming import as_path
 from wmjax.victims.base import Params
@@ -50,7 +53,7 @@ def load(name_or_path: str | Path) -> tuple[Dreamer, Params]:
     Raises InputError for an unknown name (the message lists the known ones), a missing file, or one that is not ours.
     """
     found, params = read(locate(name_or_path))
-    return found.victim, params
+    return found.victim, jax.tree.map(jnp.asarray, params)
 
 
 def caveat(name_or_path: str | Path) -> str | None:

@@ -17,9 +17,6 @@ from wmjax.victims.dreamer.vision import Decoder, Encoder
 AGENTS = ("dreamer", "dreamerpro", "infonce", "r2dreamer")
 """The four members of the family: they share the inference graph and differ in how the representation is learnt."""
 
-DISCOUNT = 1 - 1 / 333
-"""Of an agent step: the reference configuration's `horizon` is 333."""
-
 
 @dataclass(frozen=True)
 class Dreamer:
@@ -49,6 +46,12 @@ class Dreamer:
     bins: int
     decoder_units: int = 0
     decoder_blocks: int = 0
+    horizon: int = 333
+
+    @property
+    def discount(self) -> float:
+        """Of an agent step."""
+        return 1 - 1 / self.horizon
 
     @property
     def image_size(self) -> int:
@@ -166,7 +169,7 @@ class Dreamer:
         """Return the expected return [B] of taking `action` [B, A] in `belief`, imagined with the mode of the prior."""
         after = self.imagine(params, belief, action, None)
         later = self.cont(params, after).prob() * self.value(params, after).mean()
-        return self.reward(params, after).mean() + DISCOUNT * later
+        return self.reward(params, after).mean() + self.discount * later
 
     def decode(self, params: Params, belief: Belief) -> jax.Array:
         """Return the reconstruction [B, H, W, 3] in [0, 1]; only the agent 'dreamer' has a decoder."""
