@@ -23,7 +23,7 @@ from wmjax.victims.dreamer import AGENTS, Dreamer  # noqa: E402
 from wmjax.victims.dreamer.layout import weights  # noqa: E402
 from wmjax.victims.export import Optimizer, export  # noqa: E402
 from wmjax.victims.hydra import read_config  # noqa: E402
-from wmjax.victims.reference import identity, inference, joined  # noqa: E402
+from wmjax.victims.reference_config import identity, inference, joined  # noqa: E402
 from wmjax.victims.weights import Card, read_card, template, write  # noqa: E402
 
 KEYS = {"dreamer": 184, "r2dreamer": 166, "infonce": 166, "dreamerpro": 184}

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 import wmjax
 from wmjax.core.errors import InputError
 from wmjax.victims import zoo
-from wmjax.victims.fit import unplayable
+from wmjax.victims.compatibility import unplayable
 from wmjax.victims.weights import Card, card_text, read, read_card, template, write
 
 NOT_OURS = "not an agent converted by wmjax"

@@ -352,8 +352,8 @@ def _train(command: Train) -> int:
 
 
 def _convert(command: Convert) -> None:
+    from wmjax.victims.compatibility import unplayable
     from wmjax.victims.convert import convert
-    from wmjax.victims.fit import unplayable
     from wmjax.victims.weights import read_card
 
     options = asdict(command)

@@ -16,6 +16,9 @@ from wmjax.core.errors import InputError
 from wmjax.core.files import plain_name
 
 _PACKAGES = ("wmjax", "jax", "jaxlib", "flax", "numpy", "mujoco", "mujoco-mjx", "dm_control")
+_SECONDS = 60
+"""After which a back end that is tried out counts as hanging."""
+
 _open = ExitStack()
 _GL = ("", "egl", "glfw", "osmesa", "disable", "disabled", "off", "false", "0")
 
@@ -102,9 +105,13 @@ def _available() -> str:
     """Return the platforms that JAX finds when it may choose; a process of its own asks, since a start is for good."""
     script = "import jax; print(*sorted({device.platform for device in jax.devices()}), sep=', ')"
     environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, encoding="utf-8", errors="replace"
-    )
+    command = [sys.executable, "-c", script]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, encoding="utf-8", errors="replace", timeout=_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
     return done.stdout.strip() or "none"
 
 

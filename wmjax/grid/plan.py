@@ -14,7 +14,7 @@ from wmjax.core.errors import InputError
 from wmjax.envs import spec as env_spec
 from wmjax.grid.rows import SCHEMA_VERSION
 from wmjax.grid.spec import Study
-from wmjax.victims.fit import misfits
+from wmjax.victims.compatibility import misfits
 from wmjax.victims.weights import Card
 
 _MOST_EPISODES = 1_000_000  # memory for a million is about 1 GB; their results would be files by the hundred thousand

@@ -16,7 +16,7 @@ from wmjax.core.naming import as_path
 from wmjax.victims.base import Params
 from wmjax.victims.dreamer import Dreamer
 from wmjax.victims.dreamer.layout import Weight, to_torch, weights
-from wmjax.victims.folder import check_folder, configuration, make_folders, text
+from wmjax.victims.export_config import check_folder, configuration, make_folders, text
 from wmjax.victims.hydra import FILE
 from wmjax.victims.weights import listed, read
 from wmjax.victims.zoo import locate

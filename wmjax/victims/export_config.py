@@ -9,7 +9,7 @@ import numpy as np
 from wmjax.core.errors import InputError
 from wmjax.core.files import check_file, make_folder
 from wmjax.victims.hydra import FILE, LARGEST
-from wmjax.victims.reference import ATARI, identity, inference, joined, spelled, training
+from wmjax.victims.reference_config import ATARI, identity, inference, joined, spelled, training
 from wmjax.victims.weights import Card
 
 _TOP: dict[str, Any] = {

@@ -9,7 +9,7 @@ from wmjax.core.errors import InputError
 from wmjax.core.naming import printable
 from wmjax.victims.dreamer import Dreamer
 from wmjax.victims.hydra import Config, Found, Unresolved, brief
-from wmjax.victims.reference import identity, inference, joined, training
+from wmjax.victims.reference_config import identity, inference, joined, training
 from wmjax.victims.weights import listed
 
 ENTRIES: dict[str, tuple[str, Any]] = {
