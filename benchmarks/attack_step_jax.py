@@ -15,6 +15,7 @@ import numpy as np  # noqa: E402
 
 import wmjax  # noqa: E402
 from benchmarks.frames import EPS, STEPS, Frames, random_frames  # noqa: E402
+from wmjax.agents.base import Belief, Params, Prediction, Victim  # noqa: E402
 from wmjax.attacks import (  # noqa: E402
     OPTIMIZERS,
     Attack,
@@ -28,7 +29,6 @@ from wmjax.attacks import (  # noqa: E402
     perturb,
     threat,
 )
-from wmjax.victims.base import Belief, Params, Prediction, Victim  # noqa: E402
 
 DEVICES = jax.local_devices()
 ATTACK = Attack(OPTIMIZERS["pgd"](STEPS), noise="shared")

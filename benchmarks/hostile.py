@@ -147,10 +147,10 @@ def broken(dice: random.Random, path: Path, data: bytes, often: float) -> None:
 
 def sound_rows() -> list[dict[str, Any]]:
     """Return the rows of a small study that went well."""
+    from wmjax.agents import zoo
     from wmjax.grid.plan import episodes
     from wmjax.grid.reading import parse_study
     from wmjax.grid.rows import SCHEMA
-    from wmjax.victims import zoo
 
     numbers = {"max_return": 16.0, "length": 8, "attacked": 8, "schema": 4, "wall_s": 0.1}
     rows = []

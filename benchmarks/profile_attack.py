@@ -40,8 +40,8 @@ from benchmarks.compiled import KINDS, REST, layer
 from benchmarks.frames import EPS, STEPS, random_frames
 from benchmarks.rollout import SHIPPED, SIZES
 from wmjax import attacks, load
-from wmjax.victims.base import Params
-from wmjax.victims.dreamer import Dreamer
+from wmjax.agents.base import Params
+from wmjax.agents.dreamer import Dreamer
 
 SIDE = 2048
 """Of the matrices whose product gives the rate to compare with."""

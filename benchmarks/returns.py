@@ -5,8 +5,8 @@ import numpy as np
 
 from benchmarks.control import stacked, state_of, suite
 from wmjax import attacks, envs, rollout
+from wmjax.agents import zoo
 from wmjax.envs import dmc
-from wmjax.victims import zoo
 
 SEEDS = np.arange(20, 40)
 

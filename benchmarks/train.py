@@ -26,8 +26,8 @@ sys.path.insert(0, str(ROOT))  # its processes import `benchmarks` too, and wmja
 
 from benchmarks.attack_step import CONSOLE, Library, table  # noqa: E402
 from benchmarks.sequences import random_sequences  # noqa: E402
+from wmjax.agents.dreamer import AGENTS  # noqa: E402
 from wmjax.train.sizes import SIZES  # noqa: E402
-from wmjax.victims.dreamer import AGENTS  # noqa: E402
 
 BATCH, LENGTH, LATENTS, ACTION = 8, 32, 32, 1
 CORES = len(os.sched_getaffinity(0))

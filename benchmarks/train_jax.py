@@ -11,13 +11,13 @@ import numpy as np
 
 import wmjax
 from wmjax import runtime
+from wmjax.agents.base import Belief
+from wmjax.agents.dreamer import Dreamer
 from wmjax.train import learner as learning
 from wmjax.train.batch import Batch, draw
 from wmjax.train.learner import Learner, Metrics
 from wmjax.train.optimizer import optimizer
 from wmjax.train.recipe import Recipe
-from wmjax.victims.base import Belief
-from wmjax.victims.dreamer import Dreamer
 
 
 @dataclass

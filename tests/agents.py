@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from programs import QUICK
 
+from wmjax.agents.base import Params
+from wmjax.agents.dreamer import Dreamer
 from wmjax.attacks import Draw, Frame, draw
-from wmjax.victims.base import Params
-from wmjax.victims.dreamer import Dreamer
 
 
 @partial(jax.jit, static_argnums=(0, 2), compiler_options=QUICK)

@@ -16,7 +16,7 @@ from programs import QUICK
 
 import wmjax
 from wmjax import runtime
-from wmjax.victims.dreamer import Dreamer
+from wmjax.agents.dreamer import Dreamer
 
 runtime.use_compilation_cache()
 # Small programs too: each module compiles much the same hundred.

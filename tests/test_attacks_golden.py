@@ -14,8 +14,8 @@ import pytest
 from programs import QUICK, quick
 
 from wmjax import attacks
+from wmjax.agents.base import Belief
 from wmjax.attacks import Attack, Draw, Frame, Problem, attacker_loss, optimizer
-from wmjax.victims.base import Belief
 
 EPS = 0.04
 RELATIVE = 1e-4

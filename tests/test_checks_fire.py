@@ -12,6 +12,8 @@ import pytest
 from flax.traverse_util import unflatten_dict
 
 import wmjax
+from wmjax.agents.dreamer import Dreamer
+from wmjax.agents.weights import Card, template, write
 from wmjax.attacks.climb import Climb
 from wmjax.attacks.directions import SIGN, Direction
 from wmjax.attacks.optimizers import OPTIMIZERS, Optimizer
@@ -24,8 +26,6 @@ from wmjax.report.cells import cells
 from wmjax.report.checks import CHECKS, check
 from wmjax.report.folder import read_rows
 from wmjax.rollout import drivers, step
-from wmjax.victims.dreamer import Dreamer
-from wmjax.victims.weights import Card, template, write
 
 GROUPS = 16
 VICTIM = Dreamer(

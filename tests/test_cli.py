@@ -19,12 +19,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from wmjax import cli, doctor, runtime
+from wmjax.agents import zoo
 from wmjax.core.naming import as_path
 from wmjax.grid import run as grid
 from wmjax.grid.rows import TIMING
 from wmjax.grid.store import read_shard
 from wmjax.train import run as training
-from wmjax.victims import zoo
 
 
 @pytest.fixture

@@ -24,17 +24,17 @@ from safetensors.numpy import load_file  # noqa: E402
 
 import wmjax  # noqa: E402
 from benchmarks import torch_agent, torch_attacks  # noqa: E402
+from wmjax.agents.base import Belief  # noqa: E402
+from wmjax.agents.dreamer import AGENTS, Dreamer  # noqa: E402
+from wmjax.agents.dreamer import convert as convert_module  # noqa: E402
+from wmjax.agents.dreamer.checkpoint import read_state  # noqa: E402
+from wmjax.agents.dreamer.config_check import Hints, check, complete  # noqa: E402
+from wmjax.agents.dreamer.hydra import Config, read_config  # noqa: E402
+from wmjax.agents.dreamer.reference_config import spelled, training  # noqa: E402
+from wmjax.agents.dreamer.torch_layout import weights  # noqa: E402
+from wmjax.agents.weights import card_text, read_card  # noqa: E402
 from wmjax.attacks import Attack, Draw, Frame, attacker_loss, threat  # noqa: E402
 from wmjax.core.errors import InputError  # noqa: E402
-from wmjax.victims import convert as convert_module  # noqa: E402
-from wmjax.victims.base import Belief  # noqa: E402
-from wmjax.victims.checkpoint import read_state  # noqa: E402
-from wmjax.victims.config_check import Hints, check, complete  # noqa: E402
-from wmjax.victims.dreamer import AGENTS, Dreamer  # noqa: E402
-from wmjax.victims.dreamer.layout import weights  # noqa: E402
-from wmjax.victims.hydra import Config, read_config  # noqa: E402
-from wmjax.victims.reference_config import spelled, training  # noqa: E402
-from wmjax.victims.weights import card_text, read_card  # noqa: E402
 
 SMALL = torch_agent.Sizes("r2dreamer", deter=12, blocks=3, hidden=6, stoch=3, discrete=2, depth=1, units=5, action=2)
 VICTIM = Dreamer(

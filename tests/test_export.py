@@ -18,13 +18,13 @@ from safetensors.numpy import load_file  # noqa: E402
 
 import wmjax  # noqa: E402
 from benchmarks import torch_agent  # noqa: E402
+from wmjax.agents.dreamer import AGENTS, Dreamer  # noqa: E402
+from wmjax.agents.dreamer.export import Optimizer, export  # noqa: E402
+from wmjax.agents.dreamer.hydra import read_config  # noqa: E402
+from wmjax.agents.dreamer.reference_config import identity, inference, joined  # noqa: E402
+from wmjax.agents.dreamer.torch_layout import weights  # noqa: E402
+from wmjax.agents.weights import Card, read_card, template, write  # noqa: E402
 from wmjax.core.errors import InputError  # noqa: E402
-from wmjax.victims.dreamer import AGENTS, Dreamer  # noqa: E402
-from wmjax.victims.dreamer.layout import weights  # noqa: E402
-from wmjax.victims.export import Optimizer, export  # noqa: E402
-from wmjax.victims.hydra import read_config  # noqa: E402
-from wmjax.victims.reference_config import identity, inference, joined  # noqa: E402
-from wmjax.victims.weights import Card, read_card, template, write  # noqa: E402
 
 KEYS = {"dreamer": 184, "r2dreamer": 166, "infonce": 166, "dreamerpro": 184}
 TINY = torch_agent.Sizes(deter=64, hidden=32, stoch=8, discrete=4, depth=4, units=32, action=2)
@@ -239,7 +239,7 @@ def test_the_same_bytes_again_and_in_another_process(tmp_path):
     outs = [tmp_path / f"{i}.pt" for i in range(3)]
     for out in outs[:2]:
         export(source, out)
-    code = "import sys; from wmjax.victims.export import export; export(*sys.argv[1:])"
+    code = "import sys; from wmjax.agents.dreamer.export import export; export(*sys.argv[1:])"
     subprocess.run([sys.executable, "-c", code, source, outs[2]], check=True, env=os.environ | {"PYTHONHASHSEED": "7"})
     assert outs[0].read_bytes() == outs[1].read_bytes() == outs[2].read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == [".hydra", "0.pt", "1.pt", "2.pt", "agent.safetensors"]

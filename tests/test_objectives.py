@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from programs import QUICK, quick
 
+from wmjax.agents.base import Belief, Internals, Prediction
 from wmjax.attacks import (
     Attack,
     Frame,
@@ -40,7 +41,6 @@ from wmjax.attacks.objectives import (
 )
 from wmjax.core.distributions import DiagGaussian, OneHot
 from wmjax.core.errors import InputError
-from wmjax.victims.base import Belief, Internals, Prediction
 
 perturb = quick(plain_perturb)
 

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 import wmjax
 from wmjax import runtime
+from wmjax.agents.weights import Card, read, write
 from wmjax.core.errors import Damaged, InputError
 from wmjax.core.files import check_file, plain_name, read_file, visible
 from wmjax.core.naming import as_path, printable
@@ -20,7 +21,6 @@ from wmjax.envs.dmc import physics
 from wmjax.grid.provenance import git_state
 from wmjax.train.checkpoint import checkpoints, restore, save
 from wmjax.train.curves import Curves
-from wmjax.victims.weights import Card, read, write
 
 C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 NAMES = ["ü 5%", "\udcff", "new\nline", "-o", "[*]'\"#?"]

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import QUICK
 
+from wmjax.agents.base import Belief
 from wmjax.train.replay import Moment, classes, empty, refresh, sample, write
-from wmjax.victims.base import Belief
 
 EPISODES, GROUPS, DETER = 3, 4, 2
 

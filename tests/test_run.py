@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import wmjax
+from wmjax.agents import weights, zoo
 from wmjax.core.errors import InputError
 from wmjax.envs import HostEnv, WorkerError
 from wmjax.grid import lane
@@ -31,7 +32,6 @@ from wmjax.grid.rows import CELL, SCHEMA, TIMING
 from wmjax.grid.run import run
 from wmjax.grid.store import read_manifest
 from wmjax.rollout import MEANS
-from wmjax.victims import weights, zoo
 
 AGENT = "dmc_cartpole_balance_r2dreamer_1m"
 T = 8

@@ -11,6 +11,7 @@ import pytest
 
 import wmjax
 from wmjax import attacks, envs
+from wmjax.agents import zoo
 from wmjax.core.errors import InputError
 from wmjax.core.naming import as_path
 from wmjax.envs.base import TASKS, spec
@@ -18,7 +19,6 @@ from wmjax.grid.job import prepare
 from wmjax.grid.reading import parse_study, read_study
 from wmjax.grid.spec import Study
 from wmjax.train.job import prepare as prepare_training
-from wmjax.victims import zoo
 
 AGENT = "dmc_cartpole_balance_r2dreamer_1m"
 GOOD = {"victims": [AGENT], "objectives": ["pda"], "budgets": [0.1], "seeds": [20]}

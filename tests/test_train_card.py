@@ -12,6 +12,7 @@ from rich.markdown import Markdown
 from scipy import stats
 
 import wmjax
+from wmjax.agents import zoo
 from wmjax.core.errors import InputError
 from wmjax.grid import plan
 from wmjax.grid.lane import Lane
@@ -21,7 +22,6 @@ from wmjax.train import evaluate, sizes
 from wmjax.train.card import Facts, Point, card, margin, sparkline, write_card
 from wmjax.train.evaluate import clean_returns, random_returns
 from wmjax.train.recipe import Recipe
-from wmjax.victims import zoo
 
 TASK, AGENT = "dmc_cartpole_balance", "dmc_cartpole_balance_r2dreamer_1m"
 SEEDS = (20, 21)
@@ -187,7 +187,7 @@ def test_a_curve_has_ten_rows_at_most_and_may_be_missing():
 
 
 def test_a_caveat_is_what_studies_print(tmp_path, monkeypatch):
-    monkeypatch.setattr(zoo, "_AGENTS", tmp_path)
+    monkeypatch.setattr(zoo, "_SHIPPED", tmp_path)
     path = tmp_path / f"{FACTS.name}.md"
     path.with_suffix(".safetensors").touch()
     write_card(path, FACTS)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from wmjax.agents.base import Belief
+from wmjax.agents.dreamer import AGENTS
+from wmjax.agents.dreamer.torch_layout import weights
 from wmjax.train.batch import Batch, Noise
 from wmjax.train.learner import gradient, split
 from wmjax.train.optimizer import LaPropState, clip_by_weight, laprop, optimizer, warm_up
 from wmjax.train.recipe import Recipe
 from wmjax.train.representation import translate
-from wmjax.victims.base import Belief
-from wmjax.victims.dreamer import AGENTS
-from wmjax.victims.dreamer.layout import weights
 
 trained_agents = pytest.mark.parametrize("golden", [f"tiny_{a}" for a in AGENTS], indirect=True, scope="session")
 """Of these the golden folders hold an update."""

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from wmjax.agents.base import Belief
 from wmjax.core.distributions import OneHot
-from wmjax.victims.base import Belief
 
 ROLLOUTS = ["roll", "rollmode"]
 

@@ -14,10 +14,10 @@ from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file, save_file
 
 import wmjax
+from wmjax.agents import zoo
+from wmjax.agents.compatibility import unplayable
+from wmjax.agents.weights import Card, card_text, read, read_card, template, write
 from wmjax.core.errors import InputError
-from wmjax.victims import zoo
-from wmjax.victims.compatibility import unplayable
-from wmjax.victims.weights import Card, card_text, read, read_card, template, write
 
 NOT_OURS = "not an agent converted by wmjax"
 
@@ -96,7 +96,7 @@ def test_unknown_names_list_the_known_ones(monkeypatch, tmp_path, weight_file):
     (tmp_path / "zoo").mkdir()
     for name in ("swift", "calm"):
         (tmp_path / "zoo" / f"{name}.safetensors").write_bytes(weight_file.read_bytes())
-    monkeypatch.setattr(zoo, "_AGENTS", tmp_path / "zoo")
+    monkeypatch.setattr(zoo, "_SHIPPED", tmp_path / "zoo")
     assert zoo.names() == ["calm", "swift"]
     assert wmjax.load("swift")[0] == wmjax.load(weight_file)[0]
     for name in ("Swift", "", "swift.md", "s*"):
@@ -293,7 +293,7 @@ def test_writing_where_one_cannot(tiny, tmp_path):
 
 def test_agents_are_read_without_a_device(weight_file):
     """Neither a card nor the weights need one: files are converted on machines that have another than configured."""
-    code = "import sys; from pathlib import Path; from wmjax.victims.weights import read; read(Path(sys.argv[1]))"
+    code = "import sys; from pathlib import Path; from wmjax.agents.weights import read; read(Path(sys.argv[1]))"
     environment = os.environ | {"JAX_PLATFORMS": "cuda"}
     subprocess.run([sys.executable, "-c", code, weight_file], check=True, env=environment)
 

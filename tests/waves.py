@@ -7,10 +7,10 @@ import numpy as np
 
 import wmjax
 from wmjax import rollout
+from wmjax.agents.base import Params
+from wmjax.agents.dreamer import Dreamer
 from wmjax.attacks import Attack, optimizer, threat
 from wmjax.attacks.defenses import defense_strength
-from wmjax.victims.base import Params
-from wmjax.victims.dreamer import Dreamer
 
 VICTIM = Dreamer(
     agent="r2dreamer", action_size=2, stoch=4, discrete=4, deter=16, hidden=8, units=8, blocks=2, depths=(4, 6),

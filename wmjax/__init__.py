@@ -7,9 +7,9 @@ __version__ = "0.1.0"
 
 _MODULES = ("attacks", "envs", "metrics", "rollout", "runtime")
 _FUNCTIONS = {
-    "convert": "wmjax.victims.convert",
-    "export": "wmjax.victims.export",
-    "load": "wmjax.victims.zoo",
+    "convert": "wmjax.agents.dreamer.convert",
+    "export": "wmjax.agents.dreamer.export",
+    "load": "wmjax.agents.zoo",
     "run": "wmjax.grid.run",
 }
 

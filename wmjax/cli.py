@@ -190,7 +190,7 @@ def _execute(command: Command) -> int:
         case Convert():
             _convert(command)
         case Export():
-            from wmjax.victims.export import export
+            from wmjax.agents.dreamer.export import export
 
             print(export(command.agent, command.out))
         case Zoo():
@@ -352,9 +352,9 @@ def _train(command: Train) -> int:
 
 
 def _convert(command: Convert) -> None:
-    from wmjax.victims.compatibility import unplayable
-    from wmjax.victims.convert import convert
-    from wmjax.victims.weights import read_card
+    from wmjax.agents.compatibility import unplayable
+    from wmjax.agents.dreamer.convert import convert
+    from wmjax.agents.weights import read_card
 
     options = asdict(command)
     path = convert(options.pop("checkpoint"), options.pop("out"), **options)
@@ -364,7 +364,7 @@ def _convert(command: Convert) -> None:
 
 
 def _zoo(name: str | None) -> None:
-    from wmjax.victims import zoo
+    from wmjax.agents import zoo
 
     if name is not None:
         _console.print(Markdown(zoo.description(name)))

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from wmjax.agents.base import Belief, Embedding, Params, Prediction, Victim
 from wmjax.attacks.defenses import through
 from wmjax.attacks.objectives import NAMES, critic, mixture, towards
 from wmjax.attacks.problem import Loss
 from wmjax.attacks.threat import Attack, Threat
 from wmjax.core.jax_settings import check_keys, fixed_settings
-from wmjax.victims.base import Belief, Embedding, Params, Prediction, Victim
 
 _LATENT, _DEFENSE = 2**30, 2**30 + 2**29
 """What the keys of further draws are folded with, on from here: no step of an optimizer has such a number."""

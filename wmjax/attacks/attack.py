@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from wmjax.agents.base import Params, Victim
 from wmjax.attacks.aim import Draw, Frame, attacker_loss
 from wmjax.attacks.objectives import NAMES, NEEDS_DISTANCE
 from wmjax.attacks.optimizers import Optimizer
@@ -15,7 +16,6 @@ from wmjax.attacks.problem import Best, Loss, Problem, ball, grey, keep, keys_at
 from wmjax.attacks.threat import Attack, Threat
 from wmjax.core.errors import InputError
 from wmjax.core.jax_settings import fixed_settings
-from wmjax.victims.base import Params, Victim
 
 
 @struct.dataclass

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from wmjax.agents.base import Internals, Policy
 from wmjax.attacks.problem import choose
 from wmjax.core.distributions import OneHot
 from wmjax.core.errors import InputError, unknown_name
 from wmjax.core.naming import split
-from wmjax.victims.base import Internals, Policy
 
 Objective = Callable[[Internals, Internals], jax.Array]
 """(clean, adv) -> loss [B]; both start from the same belief, and clean is constant."""

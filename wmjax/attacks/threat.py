@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from wmjax.agents.base import Victim
 from wmjax.attacks.defenses import DEFENSES, Defense
 from wmjax.attacks.objectives import objective_targets, objective_weights
 from wmjax.attacks.optimizers import NO_STEPS, Optimizer
@@ -16,7 +17,6 @@ from wmjax.attacks.timing import GAPS
 from wmjax.core.errors import InputError, unknown_name
 from wmjax.core.jax_settings import fixed_settings
 from wmjax.core.numbers import whole
-from wmjax.victims.base import Victim
 
 NOISES = ("fresh", "shared", "mode")
 """What the attacker knows of the agent's latent sampling, which stays random when the agent acts.

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from wmjax.agents.base import Params, Victim
 from wmjax.attacks.aim import Draw, Frame, attacker_loss
 from wmjax.attacks.attack import maximise, start_radius
 from wmjax.attacks.fab import FAB
@@ -11,7 +12,6 @@ from wmjax.attacks.problem import Ball, Problem, ball, per_pixel, project
 from wmjax.attacks.threat import Attack, Threat
 from wmjax.core.errors import InputError
 from wmjax.core.jax_settings import fixed_settings
-from wmjax.victims.base import Params, Victim
 
 
 @struct.dataclass

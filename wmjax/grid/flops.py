@@ -14,9 +14,9 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.interpreters.partial_eval import dce_jaxpr
 
+from wmjax.agents.dreamer import Dreamer
 from wmjax.attacks.threat import Attack, threat
 from wmjax.rollout import agent_step, initial_state
-from wmjax.victims.dreamer import Dreamer
 
 
 def step_flops(

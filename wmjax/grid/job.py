@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from wmjax import runtime
+from wmjax.agents import zoo
+from wmjax.agents.weights import Card, file_sha256
 from wmjax.core import machine
 from wmjax.core.errors import InputError
 from wmjax.core.jax_settings import arithmetic, fixed_settings
@@ -22,8 +24,6 @@ from wmjax.grid.reading import read_study
 from wmjax.grid.rows import SCHEMA_VERSION
 from wmjax.grid.spec import WORDS, Study
 from wmjax.grid.store import read_manifest
-from wmjax.victims import zoo
-from wmjax.victims.weights import Card, file_sha256
 
 
 @dataclass(frozen=True)

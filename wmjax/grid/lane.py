@@ -12,6 +12,9 @@ import jax
 import numpy as np
 
 from wmjax import rollout
+from wmjax.agents.base import Params
+from wmjax.agents.dreamer import Dreamer
+from wmjax.agents.zoo import load
 from wmjax.attacks.defenses import named
 from wmjax.attacks.optimizers import NO_STEPS, optimizer
 from wmjax.attacks.regions import region
@@ -21,9 +24,6 @@ from wmjax.core.jax_settings import fixed_settings
 from wmjax.envs import make
 from wmjax.grid.plan import Chunk, Episode
 from wmjax.rollout.keys import digest, episode_keys
-from wmjax.victims.base import Params
-from wmjax.victims.dreamer import Dreamer
-from wmjax.victims.zoo import load
 
 _SHARE = 0.5
 """Of the areas of memory that a process may map, how many are in use when compiled programs are let go."""

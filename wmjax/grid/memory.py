@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from wmjax import runtime
+from wmjax.agents.dreamer import Dreamer
 from wmjax.attacks.defenses import named
 from wmjax.grid.spec import Study
-from wmjax.victims.dreamer import Dreamer
 
 _CUSTOMARY = {"cpu": 4}
 _ELSEWHERE = 64

@@ -8,14 +8,14 @@ from itertools import groupby, product
 from typing import Any
 
 import wmjax
+from wmjax.agents.compatibility import misfits
+from wmjax.agents.weights import Card
 from wmjax.attacks.optimizers import optimizer
 from wmjax.attacks.timing import timing
 from wmjax.core.errors import InputError
 from wmjax.envs import spec as env_spec
 from wmjax.grid.rows import SCHEMA_VERSION
 from wmjax.grid.spec import Study
-from wmjax.victims.compatibility import misfits
-from wmjax.victims.weights import Card
 
 _MOST_EPISODES = 1_000_000  # memory for a million is about 1 GB; their results would be files by the hundred thousand
 

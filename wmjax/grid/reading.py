@@ -7,12 +7,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from wmjax.agents import zoo
 from wmjax.core.errors import InputError, unknown_name
 from wmjax.core.files import check_file
 from wmjax.core.naming import as_path, as_text
 from wmjax.core.settings import settings
 from wmjax.grid.spec import Study
-from wmjax.victims import zoo
 
 _STUDIES = Path(__file__).parent / "studies"
 _FILE_BYTES = 1 << 16

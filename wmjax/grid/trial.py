@@ -18,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from wmjax.agents.dreamer import Dreamer
 from wmjax.attacks.threat import Attack
 from wmjax.grid.job import Job
 from wmjax.grid.lane import Lane, Played
 from wmjax.grid.plan import Chunk
 from wmjax.grid.rows import SCHEMA
 from wmjax.rollout.drivers import call_length
-from wmjax.victims.dreamer import Dreamer
 
 _SECONDS, _FEWEST, _MOST = 3.0, 3, 50
 """How long a kind of agent step is tried, and at least and most how often, where a step is a call of its own."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
+from wmjax.agents.base import Params, Victim
 from wmjax.attacks.defenses import defense_strength
 from wmjax.attacks.fab import FAB
 from wmjax.attacks.objectives import HAS_BOUNDARY, NAMES
@@ -13,7 +14,6 @@ from wmjax.core.errors import InputError
 from wmjax.core.jax_settings import check_keys
 from wmjax.envs.device import DeviceEnv
 from wmjax.envs.host import HostEnv
-from wmjax.victims.base import Params, Victim
 
 
 def check(

@@ -5,12 +5,12 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from wmjax.agents.base import Embedding, Internals, Params, Prediction, Victim
 from wmjax.attacks.aim import Draw, Frame, attacker_aim, attacker_loss
 from wmjax.attacks.attack import Perturbed
 from wmjax.attacks.objectives import drift
 from wmjax.attacks.threat import Attack, Threat
 from wmjax.core.distributions import OneHot
-from wmjax.victims.base import Embedding, Internals, Params, Prediction, Victim
 
 FLIP = 0.1
 """L1 change of an action, whose components lie in [-1, 1], from which on it counts as another one (**our choice**)."""

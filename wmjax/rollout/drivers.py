@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from wmjax.agents.base import Params, Victim
 from wmjax.attacks.threat import Attack, Threat
 from wmjax.core.errors import InputError
 from wmjax.core.jax_settings import fixed_settings
@@ -20,7 +21,6 @@ from wmjax.rollout.check import check
 from wmjax.rollout.diagnostics import no_diagnostics
 from wmjax.rollout.outcome import Rollout, Trace, outcome, traces
 from wmjax.rollout.step import AgentState, agent_step, initial_state, loss_again
-from wmjax.victims.base import Params, Victim
 
 _STEPS = 50
 """Most agent steps in one call of a device's program: between calls a study tells its progress, and can be stopped."""

@@ -3,11 +3,11 @@
 import jax
 import jax.numpy as jnp
 
+from wmjax.agents.base import Belief, Params, Victim
 from wmjax.attacks.aim import Draw, Frame
 from wmjax.attacks.threat import Attack, Threat
 from wmjax.core.jax_settings import fixed_settings
 from wmjax.rollout.step import draw_at, frame_at, respond
-from wmjax.victims.base import Belief, Params, Victim
 
 
 @fixed_settings()

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from wmjax.agents.base import Belief, Embedding, Internals, Params, Prediction, Victim
 from wmjax.attacks.aim import Draw, Frame, attacker_loss, draw
 from wmjax.attacks.attack import Perturbed, perturb
 from wmjax.attacks.defenses import Defense
@@ -23,7 +24,6 @@ from wmjax.attacks.timing import strike
 from wmjax.core.grey import LEVELS
 from wmjax.core.jax_settings import fixed_settings
 from wmjax.rollout.diagnostics import judge, no_diagnostics
-from wmjax.victims.base import Belief, Embedding, Internals, Params, Prediction, Victim
 
 LONGEST = 1000
 """Most agent steps of an episode: fixed, so that episodes of all lengths share a program."""

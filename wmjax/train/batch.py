@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from wmjax.agents.base import Belief
+from wmjax.agents.dreamer import Dreamer
 from wmjax.train.recipe import Recipe
-from wmjax.victims.base import Belief
-from wmjax.victims.dreamer import Dreamer
 
 T = TypeVar("T")
 

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from wmjax.agents.base import Belief, Params
+from wmjax.agents.dreamer import Dreamer
 from wmjax.core.distributions import TwoHot
 from wmjax.train.batch import Batch, Noise
 from wmjax.train.recipe import Recipe
 from wmjax.train.world import Losses
-from wmjax.victims.base import Belief, Params
-from wmjax.victims.dreamer import Dreamer
 
 QUANTILES = (0.05, 0.95)
 """Of the returns: their distance is the scale of advantages."""

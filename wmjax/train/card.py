@@ -11,9 +11,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from wmjax import envs
+from wmjax.agents.dreamer import Dreamer
 from wmjax.core.files import write_atomically
 from wmjax.train.recipe import Recipe
-from wmjax.victims.dreamer import Dreamer
 
 T = TypeVar("T")
 

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from wmjax import rollout
+from wmjax.agents.base import Params, Victim
 from wmjax.attacks.regions import region
 from wmjax.attacks.threat import Attack, threat
 from wmjax.core.jax_settings import fixed_settings
 from wmjax.envs import dmc, make
 from wmjax.envs.device import DeviceEnv, begin, go_on
 from wmjax.rollout.keys import episode_keys
-from wmjax.victims.base import Params, Victim
 
 _UNNAMED, _RANDOM = "", "random actions"  # no study has agents of these names, and their random numbers
 

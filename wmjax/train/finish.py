@@ -10,6 +10,9 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from wmjax import envs, runtime
+from wmjax.agents.base import Params
+from wmjax.agents.dreamer import Dreamer
+from wmjax.agents.weights import Card, write
 from wmjax.core import machine
 from wmjax.core.jax_settings import fixed_settings
 from wmjax.train.card import Facts, Point, margin, write_card
@@ -19,9 +22,6 @@ from wmjax.train.learner import split
 from wmjax.train.run import Trained
 from wmjax.train.seeds import agents, devices
 from wmjax.train.trainer import untrained
-from wmjax.victims.base import Params
-from wmjax.victims.dreamer import Dreamer
-from wmjax.victims.weights import Card, write
 
 SEEDS = range(20, 40)
 """Of the clean episodes that a card tells of."""

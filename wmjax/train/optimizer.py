@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from wmjax.agents.base import Params
+from wmjax.agents.dreamer import Dreamer
+from wmjax.agents.dreamer.torch_layout import weights
 from wmjax.train.recipe import Recipe
-from wmjax.victims.base import Params
-from wmjax.victims.dreamer import Dreamer
-from wmjax.victims.dreamer.layout import weights
 
 Schedule = Callable[[jax.Array], jax.Array]
 

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from wmjax.agents.base import Belief, Params
+from wmjax.agents.dreamer import Dreamer
 from wmjax.envs import dmc
 from wmjax.envs.device import begin, go_on, look
 from wmjax.render.scene import Scene
 from wmjax.train.replay import Moment, classes
-from wmjax.victims.base import Belief, Params
-from wmjax.victims.dreamer import Dreamer
 
 
 @struct.dataclass

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from wmjax.agents.base import Belief
+from wmjax.agents.dreamer import Dreamer
 from wmjax.train.batch import Batch
-from wmjax.victims.base import Belief
-from wmjax.victims.dreamer import Dreamer
 
 
 @struct.dataclass

@@ -7,13 +7,13 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 
+from wmjax.agents.base import Params
+from wmjax.agents.dreamer import Dreamer
+from wmjax.agents.dreamer.agent import feature
 from wmjax.core.layers import linear
 from wmjax.train.batch import Batch, Noise, flat
 from wmjax.train.recipe import Recipe
 from wmjax.train.world import Losses, Observed, embed, observe
-from wmjax.victims.base import Params
-from wmjax.victims.dreamer import Dreamer
-from wmjax.victims.dreamer.agent import feature
 
 Representation = Callable[[Dreamer, Recipe, Params, Batch, Noise, Observed], Losses]
 

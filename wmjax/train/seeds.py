@@ -9,10 +9,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from wmjax import runtime
+from wmjax.agents.base import Params
 from wmjax.train.learner import Metrics
 from wmjax.train.play import Task
 from wmjax.train.trainer import Plan, Training, rounds, start
-from wmjax.victims.base import Params
 
 _SEEDS = PartitionSpec("seeds")
 

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from wmjax.agents.dreamer import AGENTS, Dreamer
 from wmjax.core.errors import unknown_name
 from wmjax.train.recipe import SMALL, Recipe
-from wmjax.victims.dreamer import AGENTS, Dreamer
 
 _MULTIPLES = (2, 3, 4, 4)
 """Channels of the encoder's stages, in units of `depth`."""

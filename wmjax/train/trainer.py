@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from wmjax.agents.dreamer import Dreamer
 from wmjax.envs import dmc
 from wmjax.train import learner as learning
 from wmjax.train.learner import Learner, Metrics
 from wmjax.train.play import Play, Task, begin_play, play
 from wmjax.train.recipe import Recipe
 from wmjax.train.replay import Replay, empty, refresh, sample, write
-from wmjax.victims.dreamer import Dreamer
 
 
 @dataclass(frozen=True)

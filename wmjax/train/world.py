@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from wmjax.agents.base import Belief, Embedding, Params
+from wmjax.agents.dreamer import Dreamer
 from wmjax.core.distributions import OneHot
 from wmjax.train.batch import Batch, flat
 from wmjax.train.recipe import Recipe
-from wmjax.victims.base import Belief, Embedding, Params
-from wmjax.victims.dreamer import Dreamer
 
 Losses = dict[str, jax.Array]
 """Terms by the reference's names, [] each, not yet weighted."""

@@ -165,13 +165,13 @@ class Launcher:
             self.state = replace(self.state, phase=phase, message=plain(message), results=results)
 
     def _agents(self) -> dict[str, str]:
-        from wmjax.victims import zoo
+        from wmjax.agents import zoo
 
         own = {name: path for name, path in self._victims.items() if _is_file(path)}
         return own | {name: name for name in zoo.names()}
 
     def _task(self, path: str) -> str | None:
-        from wmjax.victims import zoo
+        from wmjax.agents import zoo
 
         try:
             return zoo.card(path).task
@@ -202,8 +202,8 @@ def _attack(study: Any) -> str:
 
 def _digest(study: Any) -> str:
     """Return the name of the study's folder: equal for an equal study of equal agents."""
-    from wmjax.victims import zoo
-    from wmjax.victims.weights import file_sha256
+    from wmjax.agents import zoo
+    from wmjax.agents.weights import file_sha256
 
     names = [
         SCHEMA_VERSION,

@@ -10,8 +10,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from wmjax.agents.weights import listed
 from wmjax.core.errors import InputError
-from wmjax.victims.weights import listed
 
 State = Mapping[str, np.ndarray]
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
+from wmjax.agents.dreamer import Dreamer
+from wmjax.agents.dreamer.hydra import Config, Found, Unresolved, brief
+from wmjax.agents.dreamer.reference_config import identity, inference, joined, training
+from wmjax.agents.weights import listed
 from wmjax.core.errors import InputError
 from wmjax.core.naming import printable
-from wmjax.victims.dreamer import Dreamer
-from wmjax.victims.hydra import Config, Found, Unresolved, brief
-from wmjax.victims.reference_config import identity, inference, joined, training
-from wmjax.victims.weights import listed
 
 ENTRIES: dict[str, tuple[str, Any]] = {
     "stoch": ("model.rssm.stoch", int),

@@ -7,12 +7,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from wmjax.agents.base import Belief, Embedding, Internals, Params, Prediction
+from wmjax.agents.dreamer.encoder_decoder import Decoder, Encoder
+from wmjax.agents.dreamer.rssm import RSSM
 from wmjax.core.distributions import Bernoulli, DiagGaussian, OneHot, TwoHot
 from wmjax.core.jax_settings import fixed_settings
 from wmjax.core.layers import MLP
-from wmjax.victims.base import Belief, Embedding, Internals, Params, Prediction
-from wmjax.victims.dreamer.rssm import RSSM
-from wmjax.victims.dreamer.vision import Decoder, Encoder
 
 AGENTS = ("dreamer", "dreamerpro", "infonce", "r2dreamer")
 """The four members of the family: they share the inference graph and differ in how the representation is learnt."""

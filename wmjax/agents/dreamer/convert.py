@@ -9,16 +9,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from wmjax.agents.dreamer import AGENTS, Dreamer
+from wmjax.agents.dreamer.checkpoint import State, read_state
+from wmjax.agents.dreamer.config_check import Hints, check, complete
+from wmjax.agents.dreamer.hydra import read_config
+from wmjax.agents.dreamer.reference_config import spelled
+from wmjax.agents.dreamer.torch_layout import count, weights
+from wmjax.agents.weights import Card, check_sizes, check_tree, file_sha256, listed, write
 from wmjax.core.errors import InputError, unknown_name
 from wmjax.core.naming import as_path, as_text
 from wmjax.envs.base import task_name
-from wmjax.victims.checkpoint import State, read_state
-from wmjax.victims.config_check import Hints, check, complete
-from wmjax.victims.dreamer import AGENTS, Dreamer
-from wmjax.victims.dreamer.layout import count, weights
-from wmjax.victims.hydra import read_config
-from wmjax.victims.reference_config import spelled
-from wmjax.victims.weights import Card, check_sizes, check_tree, file_sha256, listed, write
 
 
 def convert(

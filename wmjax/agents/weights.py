@@ -16,10 +16,10 @@ import safetensors.numpy
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 import wmjax
+from wmjax.agents.base import Params
+from wmjax.agents.dreamer import AGENTS, Dreamer
 from wmjax.core.errors import InputError
 from wmjax.core.files import check_file, plain_name, write_atomically
-from wmjax.victims.base import Params
-from wmjax.victims.dreamer import AGENTS, Dreamer
 
 FORMAT = "wmjax-victim-1"
 _LARGEST_SIZE = 1 << 17

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import flatten_dict
 
+from wmjax.agents.base import Params
+from wmjax.agents.dreamer import Dreamer
+from wmjax.agents.dreamer.export_config import check_folder, configuration, make_folders, text
+from wmjax.agents.dreamer.hydra import FILE
+from wmjax.agents.dreamer.torch_layout import Weight, to_torch, weights
+from wmjax.agents.weights import listed, read
+from wmjax.agents.zoo import locate
 from wmjax.core.errors import InputError
 from wmjax.core.files import write_atomically
 from wmjax.core.naming import as_path
-from wmjax.victims.base import Params
-from wmjax.victims.dreamer import Dreamer
-from wmjax.victims.dreamer.layout import Weight, to_torch, weights
-from wmjax.victims.export_config import check_folder, configuration, make_folders, text
-from wmjax.victims.hydra import FILE
-from wmjax.victims.weights import listed, read
-from wmjax.victims.zoo import locate
 
 _FROZEN = ("encoder", "rssm", "reward", "cont", "actor", "value", "_slow_value")
 """Modules that the state dict lists again as `_frozen_*`: the same tensors, with which the agent imagines and acts."""

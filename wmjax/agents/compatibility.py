@@ -1,8 +1,8 @@
 """Which agents can play which tasks: what an agent's card and a task's spec must have in common."""
 
+from wmjax.agents.weights import Card
 from wmjax.core.errors import InputError
 from wmjax.envs.base import TASKS, EnvSpec, spec
-from wmjax.victims.weights import Card
 
 
 def misfits(card: Card, task: EnvSpec) -> dict[str, int]:

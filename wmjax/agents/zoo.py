@@ -1,22 +1,22 @@
-"""Agents by name or path. A shipped agent is a weight file and its card, side by side in `agents/`."""
+"""Agents by name or path. A shipped agent is a weight file and its card, side by side in `shipped/`."""
 
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 
+from wmjax.agents.base import Params
+from wmjax.agents.dreamer import Dreamer
+from wmjax.agents.weights import Card, read, read_card
 from wmjax.core.errors import unknown_name
 from wmjax.core.naming import as_path
-from wmjax.victims.base import Params
-from wmjax.victims.dreamer import Dreamer
-from wmjax.victims.weights import Card, read, read_card
 
-_AGENTS = Path(__file__).parent / "agents"
+_SHIPPED = Path(__file__).parent / "shipped"
 
 
 def names() -> list[str]:
     """Return the names of the shipped agents, sorted."""
-    return sorted(path.stem for path in _AGENTS.glob("*.safetensors"))
+    return sorted(path.stem for path in _SHIPPED.glob("*.safetensors"))
 
 
 def is_path(name_or_path: str | Path) -> bool:
@@ -32,7 +32,7 @@ def locate(name_or_path: str | Path) -> Path:
         return path
     if str(name_or_path) not in names():
         raise unknown_name("agent", str(name_or_path), names(), also="a path that ends in .safetensors")
-    return _AGENTS / f"{path}.safetensors"
+    return _SHIPPED / f"{path}.safetensors"
 
 
 def card(name_or_path: str | Path) -> Card:
@@ -44,7 +44,7 @@ def description(name: str) -> str:
     """Return the Markdown card of a shipped agent: training, returns, caveats; raises InputError for other names."""
     if name not in names():
         raise unknown_name("agent", name, names())
-    return (_AGENTS / f"{name}.md").read_text(encoding="utf-8")
+    return (_SHIPPED / f"{name}.md").read_text(encoding="utf-8")
 
 
 def load(name_or_path: str | Path) -> tuple[Dreamer, Params]:
@@ -59,7 +59,7 @@ def load(name_or_path: str | Path) -> tuple[Dreamer, Params]:
 def caveat(name_or_path: str | Path) -> str | None:
     """Return the quoted warning on a shipped agent's card, what its results must not be used for; None without one."""
     path = locate(name_or_path).with_suffix(".md")
-    if path.parent != _AGENTS:
+    if path.parent != _SHIPPED:
         return None
     lines = path.read_text(encoding="utf-8").splitlines()
     return " ".join(line[1:].strip() for line in lines if line.startswith(">")) or None

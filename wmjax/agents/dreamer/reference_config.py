@@ -9,8 +9,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from wmjax.agents.dreamer import Dreamer
 from wmjax.core.errors import InputError
-from wmjax.victims.dreamer import Dreamer
 
 ATARI = (
     *("actions", "aggregate", "autostart", "clip_reward", "length"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wmjax.victims.dreamer.agent import Dreamer
+from wmjax.agents.dreamer.agent import Dreamer
 
 _SAME, _LINEAR, _CONV, _BLOCK = (0,), (1, 0), (2, 3, 1, 0), (2, 1, 0)
 """Axis orders: PyTorch's (out, in), (out, in, h, w), (out, in, block) to ours."""

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from wmjax.agents.dreamer.hydra import FILE, LARGEST
+from wmjax.agents.dreamer.reference_config import ATARI, identity, inference, joined, spelled, training
+from wmjax.agents.weights import Card
 from wmjax.core.errors import InputError
 from wmjax.core.files import check_file, make_folder
-from wmjax.victims.hydra import FILE, LARGEST
-from wmjax.victims.reference_config import ATARI, identity, inference, joined, spelled, training
-from wmjax.victims.weights import Card
 
 _TOP: dict[str, Any] = {
     "logdir": "logdir",
