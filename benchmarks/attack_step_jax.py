@@ -98,22 +98,22 @@ def _calls(objective: str, batch: int) -> list[Call]:
     size = max(size for size in range(1, most + 1) if batch % size == 0)
     calls = []
     for index in range(batch // size):
-        lane = index % len(DEVICES)
+        worker = index % len(DEVICES)
         part = jax.tree.map(lambda x: x[index * size : (index + 1) * size], frames)  # noqa: B023
         rest = part, jax.random.key(index), threat([objective] * size, [EPS] * size)
-        calls.append((params[lane], *jax.device_put(rest, DEVICES[lane])))
+        calls.append((params[worker], *jax.device_put(rest, DEVICES[worker])))
     return calls
 
 
 def _attack(way: str, batch: int) -> list:
     """Run a batch's calls, those of a device one after the other."""
     program, objective = WAYS[way]
-    victim, calls, lanes = _agent[0], _calls(objective, batch), len(DEVICES)
+    victim, calls, device_workers = _agent[0], _calls(objective, batch), len(DEVICES)
     one = lambda call: jax.block_until_ready(program(ATTACK, victim, *call))  # noqa: E731
-    run = lambda lane: [one(call) for call in calls[lane::lanes]]  # noqa: E731
-    with ThreadPoolExecutor(lanes) as pool:
-        by_lane = list(pool.map(run, range(lanes)))
-    return [by_lane[index % lanes][index // lanes] for index in range(len(calls))]
+    run = lambda worker: [one(call) for call in calls[worker::device_workers]]  # noqa: E731
+    with ThreadPoolExecutor(device_workers) as pool:
+        by_device = list(pool.map(run, range(device_workers)))
+    return [by_device[index % device_workers][index // device_workers] for index in range(len(calls))]
 
 
 def attack(way: str, batch: int) -> tuple[float, float]:

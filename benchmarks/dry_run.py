@@ -29,9 +29,9 @@ import json, sys
 from wmjax import runtime
 runtime.use_all_cores()
 runtime.use_compilation_cache()
-from wmjax.grid.estimate import estimate
-from wmjax.grid.reading import read_study
-from wmjax.grid.job import prepare
+from wmjax.study.estimate import estimate
+from wmjax.study.study_file import read_study
+from wmjax.study.run_plan import prepare
 found = estimate(prepare(read_study("quickstart", sys.argv[2:]), sys.argv[1]))
 print(json.dumps({"predicted": found.wall, "parts": found.seconds, "agent_steps": found.steps,
                   "compiling": found.compiling, "predicted_bytes": found.disk_bytes, "memory": found.host_bytes}))

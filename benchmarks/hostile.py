@@ -148,9 +148,9 @@ def broken(dice: random.Random, path: Path, data: bytes, often: float) -> None:
 def sound_rows() -> list[dict[str, Any]]:
     """Return the rows of a small study that went well."""
     from wmjax.agents import zoo
-    from wmjax.grid.plan import episodes
-    from wmjax.grid.reading import parse_study
-    from wmjax.grid.rows import SCHEMA
+    from wmjax.study.plan import episodes
+    from wmjax.study.schema import SCHEMA
+    from wmjax.study.study_file import parse_study
 
     numbers = {"max_return": 16.0, "length": 8, "attacked": 8, "schema": 4, "wall_s": 0.1}
     rows = []
@@ -166,8 +166,8 @@ def sound_rows() -> list[dict[str, Any]]:
 
 def folder(dice: random.Random, path: Path) -> None:
     """Make a results folder that is not quite one."""
-    from wmjax.grid.reading import parse_study
-    from wmjax.grid.rows import SCHEMA
+    from wmjax.study.schema import SCHEMA
+    from wmjax.study.study_file import parse_study
 
     study = json.loads(json.dumps(asdict(parse_study(dict(SOUND)))))
     rows, manifest = sound_rows(), {"study": study, "versions": {"jax": "0"}, "device": "cpu", "notes": []}
@@ -248,7 +248,7 @@ def attempt(kind: str, seed: int, place: Path) -> tuple[str, str]:
 def play(command: list[str]) -> int:
     """Run the command line in this process, up to where a sound study would be played; return its exit code."""
     from wmjax import cli
-    from wmjax.grid import run
+    from wmjax.study import run
 
     stop = mock.Mock(side_effect=SystemExit(0))
     with mock.patch.object(sys, "argv", ["wmjax", *command]), mock.patch.object(run, "_Work", stop):

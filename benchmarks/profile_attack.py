@@ -82,21 +82,21 @@ def programs(victim: Dreamer, params: Params, batch: int, steps: int) -> tuple[W
     given = params, frames, jax.random.key(0), attacks.threat(["vsa"] * batch, [EPS] * batch)
     calls = [jax.device_put(given, device) for device in DEVICES]
     made = [step.lower(attack, victim, *call).compile() for call in calls]
-    return lambda lane: made[lane](*calls[lane]), made[0].as_text() or ""
+    return lambda worker: made[worker](*calls[worker]), made[0].as_text() or ""
 
 
 def matmul() -> Work:
     """Return a large float32 product on every device."""
     product = jax.jit(lambda a: a @ a)
     matrices = [jax.device_put(np.ones((SIDE, SIDE), np.float32), device) for device in DEVICES]
-    return lambda lane: product(matrices[lane])
+    return lambda worker: product(matrices[worker])
 
 
 def seconds(work: Work) -> tuple[float, float]:
     """Return how long all devices take that do their work once at the same time, and their mean processor time."""
     with ThreadPoolExecutor(len(DEVICES)) as pool:
         wall, cpu = time.perf_counter(), time.process_time()
-        list(pool.map(lambda lane: jax.block_until_ready(work(lane)), range(len(DEVICES))))
+        list(pool.map(lambda worker: jax.block_until_ready(work(worker)), range(len(DEVICES))))
         return time.perf_counter() - wall, (time.process_time() - cpu) / len(DEVICES)
 
 

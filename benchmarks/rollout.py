@@ -2,9 +2,9 @@
 
     python benchmarks/rollout.py [--task TASK] [--batches 1,16,64,256] [--json FILE]
 
-All is one lane of a study: a device (of CPUs: one core) and, on the host, one environment process. An agent step is two
-environment steps, a frame, and PGD with 10 iterations where it is attacked. Every row has a process of its own and no
-compilation cache; `compile s` is what its first call took longer than the next, `peak MiB` its most memory at a time.
+All is one device worker of a study: a device (of CPUs: one core) and, on the host, one environment process. An agent
+step is two environment steps, a frame, and PGD with 10 iterations where it is attacked. Every row has a process of its
+own and no compilation cache; `compile s` is what its first call took longer than the next, `peak MiB` its most memory at a time.
 """
 
 import argparse
@@ -178,7 +178,7 @@ def main() -> None:
         for backend, function in (("host", host_environment), ("device", device_environment)):
             worlds.append({"backend": backend, "batch": batch} | fresh(function, task, batch))
     names = {"env_steps": "env steps/s", "frames": "frames/s", "compile": "compile s"}
-    show(f"{task}, one lane, {device}", {"backend": "backend", "batch": "batch"} | names, worlds)
+    show(f"{task}, one device worker, {device}", {"backend": "backend", "batch": "batch"} | names, worlds)
     for size in SIZES:
         for batch in options.batches:
             for backend in ("host", "device"):

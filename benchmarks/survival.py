@@ -29,8 +29,8 @@ from rich.console import Console
 from rich.table import Table
 
 from wmjax import runtime
-from wmjax.grid.rows import CELL, TIMING
-from wmjax.grid.store import read_manifest, read_shard
+from wmjax.study.schema import CELL, TIMING
+from wmjax.study.store import read_manifest, read_shard
 
 COMMAND = "import sys; from wmjax.cli import main; sys.argv[0] = 'wmjax'; main()"
 STUDY = """

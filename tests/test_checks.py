@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wmjax.grid.rows import SCHEMA
 from wmjax.report.cells import cell_text, cells
 from wmjax.report.checks import CHECKS, FLIPS, LOSS_ERROR, check
 from wmjax.report.comparisons import FALSE_ALARM
+from wmjax.study.schema import SCHEMA
 
 DOCS = Path(__file__).parents[1] / "docs" / "self_checks.md"
 DEFAULTS = {"string": "none", "int32": 1, "int64": 1, "double": 0.0, "float": 0.5, "bool": False}

@@ -19,13 +19,13 @@ from wmjax.attacks.directions import SIGN, Direction
 from wmjax.attacks.optimizers import OPTIMIZERS, Optimizer
 from wmjax.core.grey import LEVELS
 from wmjax.envs.base import TASKS, EnvSpec
-from wmjax.grid import lane
-from wmjax.grid.spec import Study
 from wmjax.report import report
 from wmjax.report.cells import cells
 from wmjax.report.checks import CHECKS, check
 from wmjax.report.folder import read_rows
 from wmjax.rollout import drivers, step
+from wmjax.study import device_worker
+from wmjax.study.spec import Study
 
 GROUPS = 16
 VICTIM = Dreamer(
@@ -147,7 +147,7 @@ def play(agent, tmp_path, monkeypatch):
     monkeypatch.setitem(TASKS, TASK, SPEC)
 
     def told(objectives=("vsa",), optimizers=("pgd(3)",), budgets=BUDGETS, world=Waves, **more):
-        monkeypatch.setattr(lane, "make", lambda task, backend, batch, workers: world(batch))
+        monkeypatch.setattr(device_worker, "make", lambda task, backend, batch, workers: world(batch))
         study = Study((str(agent),), objectives, budgets, tuple(range(10)), optimizers, episode_steps=T, **more)
         outcome = wmjax.run(study, tmp_path / "out", batch=31)
         assert outcome.failed == {}

@@ -21,9 +21,9 @@ import pytest
 from wmjax import cli, doctor, runtime
 from wmjax.agents import zoo
 from wmjax.core.naming import as_path
-from wmjax.grid import run as grid
-from wmjax.grid.rows import TIMING
-from wmjax.grid.store import read_shard
+from wmjax.study import run as grid
+from wmjax.study.schema import TIMING
+from wmjax.study.store import read_shard
 from wmjax.train import run as training
 
 

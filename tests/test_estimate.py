@@ -1,4 +1,4 @@
-"""What a dry run says: counts, operations, the lanes' queue and the batch; and that it leaves nothing behind."""
+"""What a dry run says: counts, operations, the queue and the batch; and that it leaves nothing behind."""
 
 import json
 from dataclasses import replace
@@ -13,15 +13,15 @@ import wmjax
 from wmjax import attacks, runtime
 from wmjax.core.convolution import conv
 from wmjax.core.errors import InputError
-from wmjax.grid import estimate as estimates
-from wmjax.grid.estimate import duration, estimate, frames, queue, steps, told
-from wmjax.grid.flops import flops, step_flops
-from wmjax.grid.job import prepare
-from wmjax.grid.memory import batch_size, example_bytes
-from wmjax.grid.reading import parse_study
-from wmjax.grid.run import run
-from wmjax.grid.trial import Cost, Tried
 from wmjax.rollout.step import _perturb, draw_at, frame_at, initial_state
+from wmjax.study import estimate as estimates
+from wmjax.study.benchmark_run import Cost, Tried
+from wmjax.study.estimate import duration, estimate, frames, queue, steps, told
+from wmjax.study.flops import flops, step_flops
+from wmjax.study.memory import batch_size, example_bytes
+from wmjax.study.run import run
+from wmjax.study.run_plan import prepare
+from wmjax.study.study_file import parse_study
 
 AGENT = "dmc_cartpole_balance_r2dreamer_1m"
 STUDY = {
@@ -116,13 +116,13 @@ def test_the_queue_of_two_lanes():
     records = [1, 0, 0]
     clean = [chunk for chunk in job.chunks if chunk.episodes[0].objective == "clean"][:1]
     found = queue(job, chunks + clean, trial, costs, records)
-    # One lane: 4 + 10 + 8 * 2, and 8 * 0.25 of recordings. The other: the same without, then 0.5 + 10 + 8 * 1.
+    # One device worker: 4 + 10 + 8 * 2, and 8 * 0.25 of recordings. The other: the same without, then 0.5 + 10 + 8 * 1.
     assert found == {
         "environments": (4 + 4 + 0.5) / 2,
         "loading programs": 30 / 2,
         "playing": (16 + 16 + 8) / 2,
         "recordings": 2 / 2,
-        "waiting for the last lane": 48.5 - (32 + 48.5) / 2,
+        "waiting for the last device worker": 48.5 - (32 + 48.5) / 2,
     }
 
 

@@ -22,8 +22,8 @@ from wmjax.core import jax_settings
 from wmjax.core.errors import InputError
 from wmjax.core.grey import LEVELS
 from wmjax.core.jax_settings import arithmetic, fixed_settings
-from wmjax.grid.rows import CELL, TIMING
-from wmjax.grid.store import read_manifest
+from wmjax.study.schema import CELL, TIMING
+from wmjax.study.store import read_manifest
 from wmjax.train.run import train
 
 BATCH = 4

@@ -11,9 +11,9 @@ import pytest
 
 from wmjax import cli
 from wmjax.core.errors import InputError
-from wmjax.grid.merge import Merged, merge
-from wmjax.grid.rows import SCHEMA
-from wmjax.grid.store import Store, read_manifest
+from wmjax.study.merge import Merged, merge
+from wmjax.study.schema import SCHEMA
+from wmjax.study.store import Store, read_manifest
 
 DEFAULTS = {"string": "none", "int32": 1, "int64": 1, "double": 0.5, "float": float("nan"), "bool": False}
 IDS = [f"{i:016x}" for i in range(5)]

@@ -18,7 +18,7 @@ from wmjax.core.errors import Damaged, InputError
 from wmjax.core.files import check_file, plain_name, read_file, visible
 from wmjax.core.naming import as_path, printable
 from wmjax.envs.dmc import physics
-from wmjax.grid.provenance import git_state
+from wmjax.study.provenance import git_state
 from wmjax.train.checkpoint import checkpoints, restore, save
 from wmjax.train.curves import Curves
 

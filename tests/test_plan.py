@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from wmjax.agents import zoo
 from wmjax.attacks import OPTIMIZERS, named
 from wmjax.core.errors import InputError
-from wmjax.grid import plan as planning
-from wmjax.grid.plan import Chunk, Episode, episodes, plan
-from wmjax.grid.rows import CELL
-from wmjax.grid.spec import Study
+from wmjax.study import plan as planning
+from wmjax.study.plan import Chunk, Episode, episodes, plan
+from wmjax.study.schema import CELL
+from wmjax.study.spec import Study
 
 BALANCE = zoo.card("dmc_cartpole_balance_r2dreamer_1m")
 SWINGUP = replace(BALANCE, task="dmc_cartpole_swingup")

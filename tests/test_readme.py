@@ -8,7 +8,7 @@ import numpy as np
 
 import wmjax
 from wmjax import attacks
-from wmjax.grid.reading import parse_study
+from wmjax.study.study_file import parse_study
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 

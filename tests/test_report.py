@@ -22,13 +22,13 @@ from markdown_it import MarkdownIt
 from PIL import Image
 
 from wmjax.core.errors import InputError
-from wmjax.grid.rows import SCHEMA, SCHEMA_VERSION
 from wmjax.report import report
 from wmjax.report.checks import CHECKS
 from wmjax.report.curves import _spread
 from wmjax.report.folder import read_rows
 from wmjax.report.ink import objective_styles
 from wmjax.report.traces import lowest_pairs
+from wmjax.study.schema import SCHEMA, SCHEMA_VERSION
 
 DEFAULTS = {"string": "none", "int32": 1, "int64": 1, "double": 0.0, "float": 0.5, "bool": False}
 STRENGTH = {"random": 0.3, "pda": 2.0, "pea": 2.6, "dca": 1.0, "vsa": 3.2, "lda": 1.4}

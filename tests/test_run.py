@@ -23,15 +23,15 @@ import wmjax
 from wmjax.agents import weights, zoo
 from wmjax.core.errors import InputError
 from wmjax.envs import HostEnv, WorkerError
-from wmjax.grid import lane
-from wmjax.grid.lane import Lane
-from wmjax.grid.merge import Merged, merge
-from wmjax.grid.provenance import git_state
-from wmjax.grid.reading import read_study
-from wmjax.grid.rows import CELL, SCHEMA, TIMING
-from wmjax.grid.run import run
-from wmjax.grid.store import read_manifest
 from wmjax.rollout import MEANS
+from wmjax.study import device_worker
+from wmjax.study.device_worker import DeviceWorker
+from wmjax.study.merge import Merged, merge
+from wmjax.study.provenance import git_state
+from wmjax.study.run import run
+from wmjax.study.schema import CELL, SCHEMA, TIMING
+from wmjax.study.store import read_manifest
+from wmjax.study.study_file import read_study
 
 AGENT = "dmc_cartpole_balance_r2dreamer_1m"
 T = 8
@@ -53,7 +53,7 @@ import os, pathlib, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job would ignore it
 from wmjax import runtime
 runtime.use_compilation_cache()
-from wmjax.grid.run import run
+from wmjax.study.run import run
 """
 SLOWLY = "run(*sys.argv[1:], batch=2, on_progress=lambda progress: time.sleep(0.02))"
 DIE_BEFORE_A_RENAME = """
@@ -394,10 +394,10 @@ class TestInterrupted:
 
 def test_programs_are_let_go_before_they_are_too_many(monkeypatch):
     cleared = []
-    monkeypatch.setattr(lane.jax, "clear_caches", lambda: cleared.append(True))
+    monkeypatch.setattr(device_worker.jax, "clear_caches", lambda: cleared.append(True))
     for share, times in ((1e9, 0), (0.0, 1)):
-        monkeypatch.setattr(lane, "_SHARE", share)
-        lane._make_room()
+        monkeypatch.setattr(device_worker, "_SHARE", share)
+        device_worker._make_room()
         assert len(cleared) == times
 
 
@@ -423,18 +423,18 @@ def test_a_killed_worker_costs_a_second_try(study, undisturbed, tmp_path):
 
 
 def test_what_fails_twice_is_reported_and_can_be_tried_again(study, undisturbed, tmp_path, monkeypatch):
-    play = Lane.play
+    play = DeviceWorker.play
     tries = []
 
-    def fail(lane, chunk, record, on_step):
+    def fail(worker, chunk, record, on_step):
         if chunk.episodes[0].objective == "random" and chunk.episodes[0].seed == 20:
             tries.append(chunk.id)
             on_step(3)
             raise RuntimeError("out of \x1b[31mluck\udcff\nwhat else is known")
-        return play(lane, chunk, record, on_step)
+        return play(worker, chunk, record, on_step)
 
     out, told = tmp_path / "out", []
-    monkeypatch.setattr(Lane, "play", fail)
+    monkeypatch.setattr(DeviceWorker, "play", fail)
     outcome = run(study, out, batch=2, on_progress=told.append)
     why = "RuntimeError: out of �[31mluck�"
     assert outcome.failed == {tries[0]: why}
@@ -513,16 +513,16 @@ def test_a_shard_of_more_machines_than_chunks_is_empty(study, tmp_path):
 
 
 def test_finished_rows_are_let_go(study, tmp_path, monkeypatch):
-    """A lane holds what it plays, and nothing of the chunks before."""
-    play, played, held = Lane.play, [], []
+    """A device worker holds what it plays, and nothing of the chunks before."""
+    play, played, held = DeviceWorker.play, [], []
 
-    def watch(lane, chunk, record, on_step):
+    def watch(worker, chunk, record, on_step):
         held.append(sum(reference() is not None for reference in played))
-        result = play(lane, chunk, record, on_step)
+        result = play(worker, chunk, record, on_step)
         played.append(weakref.ref(result))
         return result
 
-    monkeypatch.setattr(Lane, "play", watch)
+    monkeypatch.setattr(DeviceWorker, "play", watch)
     run(study, tmp_path, batch=2)
     assert held == [0] * CHUNKS
 

@@ -11,7 +11,6 @@ from matplotlib.colors import to_hex
 from matplotlib.text import Text
 from PIL import Image
 
-from wmjax.grid.rows import CELL, SCHEMA
 from wmjax.report.curves import draw_curves
 from wmjax.report.directions import directions_section
 from wmjax.report.document import Figure, Table
@@ -26,6 +25,7 @@ from wmjax.report.settings import Setting, noise_setting, setting_name, told_axe
 from wmjax.report.strongest import strongest_section
 from wmjax.report.temporal import temporal_section
 from wmjax.report.transfer import transfer_section
+from wmjax.study.schema import CELL, SCHEMA
 
 DEFAULTS = {"string": "none", "int32": 1, "int64": 1, "double": 0.0, "float": 0.5, "bool": False}
 PLAIN = {field.name: DEFAULTS[str(field.type)] for field in SCHEMA} | {

@@ -15,10 +15,10 @@ import pytest
 
 from wmjax.core.errors import Damaged, InputError
 from wmjax.core.files import write_atomically
-from wmjax.grid import store as storing
-from wmjax.grid.provenance import PROVENANCE, git_state
-from wmjax.grid.rows import SCHEMA
-from wmjax.grid.store import Store, read_manifest
+from wmjax.study import store as storing
+from wmjax.study.provenance import PROVENANCE, git_state
+from wmjax.study.schema import SCHEMA
+from wmjax.study.store import Store, read_manifest
 
 MANIFEST = {"identity": {"study": {"budgets": [0.1]}, "victims": {"a": "0"}}, "notes": ["ä"], "earlier": []}
 
@@ -150,7 +150,7 @@ def test_one_writer_at_a_time(store):
     before = files(store.folder)
     with pytest.raises(InputError, match="another process is writing to it"):
         Store(store.folder, MANIFEST)
-    code = "import sys; from pathlib import Path; from wmjax.grid.store import Store; Store(Path(sys.argv[1]), {})"
+    code = "import sys; from pathlib import Path; from wmjax.study.store import Store; Store(Path(sys.argv[1]), {})"
     other = subprocess.run([sys.executable, "-c", code, store.folder], capture_output=True, text=True)
     assert "another process is writing to it" in other.stderr
     assert files(store.folder) == before

@@ -15,9 +15,9 @@ from wmjax.agents import zoo
 from wmjax.core.errors import InputError
 from wmjax.core.naming import as_path
 from wmjax.envs.base import TASKS, spec
-from wmjax.grid.job import prepare
-from wmjax.grid.reading import parse_study, read_study
-from wmjax.grid.spec import Study
+from wmjax.study.run_plan import prepare
+from wmjax.study.spec import Study
+from wmjax.study.study_file import parse_study, read_study
 from wmjax.train.job import prepare as prepare_training
 
 AGENT = "dmc_cartpole_balance_r2dreamer_1m"

@@ -16,9 +16,9 @@ from wmjax.agents import weights, zoo
 from wmjax.attacks import objective_weights
 from wmjax.core.errors import InputError
 from wmjax.envs import TASKS
-from wmjax.grid.reading import parse_study, read_study, shipped_studies
-from wmjax.grid.run import run
-from wmjax.grid.spec import Study
+from wmjax.study.run import run
+from wmjax.study.spec import Study
+from wmjax.study.study_file import parse_study, read_study, shipped_studies
 
 AGENT = "dmc_cartpole_balance_r2dreamer_1m"
 GOOD = {"victims": [AGENT], "objectives": ["pda"], "budgets": [0.1], "seeds": [20]}

@@ -14,10 +14,10 @@ from scipy import stats
 import wmjax
 from wmjax.agents import zoo
 from wmjax.core.errors import InputError
-from wmjax.grid import plan
-from wmjax.grid.lane import Lane
-from wmjax.grid.spec import Study
 from wmjax.rollout import drivers
+from wmjax.study import plan
+from wmjax.study.device_worker import DeviceWorker
+from wmjax.study.spec import Study
 from wmjax.train import evaluate, sizes
 from wmjax.train.card import Facts, Point, card, margin, sparkline, write_card
 from wmjax.train.evaluate import clean_returns, random_returns
@@ -39,14 +39,14 @@ def of_a_study(backend: str) -> list[float]:
     study = Study(victims=(AGENT,), objectives=("random",), budgets=(0.1,), seeds=SEEDS)
     clean = [one for one in plan.episodes(study, {AGENT: zoo.card(AGENT)}) if one.objective == "clean"]
     programs = drivers._scan._cache_size()
-    lane = Lane(jax.devices()[0], 1, {AGENT: zoo.locate(AGENT)})
+    worker = DeviceWorker(jax.devices()[0], 1, {AGENT: zoo.locate(AGENT)})
     try:
         chunk = plan.Chunk(tuple(clean), len(clean), T, backend, "", "")
-        returns = [row["return"] for row in lane.play(chunk, lambda _: False, lambda _: None).rows]
+        returns = [row["return"] for row in worker.play(chunk, lambda _: False, lambda _: None).rows]
         assert drivers._scan._cache_size() == programs  # it is the same program
         return returns
     finally:
-        lane.close()
+        worker.close()
 
 
 @pytest.mark.parametrize("backend", ["device", "host"])

@@ -19,8 +19,8 @@ import pytest
 import uvicorn
 
 from wmjax.core.errors import InputError
-from wmjax.grid.rows import SCHEMA, SCHEMA_VERSION
 from wmjax.report import traces
+from wmjax.study.schema import SCHEMA, SCHEMA_VERSION
 from wmjax.view.gate import BODY
 from wmjax.view.launch import State
 from wmjax.view.recorded import numbers
@@ -370,7 +370,7 @@ sys.exit(int("jax" in sys.modules or "mujoco" in sys.modules))
 @pytest.fixture
 def playing(monkeypatch):
     """Replaces the playing of a study: `playing.steps` steps, and then `playing.fault` where there is one."""
-    from wmjax.grid import run as grid
+    from wmjax.study import run as grid
 
     class Playing:
         steps, fault, studies = 3, None, []

@@ -10,7 +10,7 @@ _FUNCTIONS = {
     "convert": "wmjax.agents.dreamer.convert",
     "export": "wmjax.agents.dreamer.export",
     "load": "wmjax.agents.zoo",
-    "run": "wmjax.grid.run",
+    "run": "wmjax.study.run",
 }
 
 __all__ = ["attacks", "convert", "envs", "export", "load", "metrics", "rollout", "run", "runtime"]

@@ -23,7 +23,7 @@ from wmjax.core.errors import InputError
 from wmjax.core.naming import printable
 
 if TYPE_CHECKING:
-    from wmjax.grid.spec import Study
+    from wmjax.study.spec import Study
 
 _console = Console()
 
@@ -168,7 +168,7 @@ def main() -> None:
         for stream in (sys.__stdout__, sys.__stderr__):  # another thread may have put others in their place
             if stream is not None:
                 stream.flush()
-        os._exit(130)  # a lane that is still inside of XLA, after a second Ctrl-C, would abort an orderly exit
+        os._exit(130)  # a device worker that is still inside of XLA, after a second Ctrl-C, would abort an orderly exit
     sys.exit(code)
 
 
@@ -221,8 +221,8 @@ def _undisturbed() -> Iterator[None]:
 def _run(command: Run) -> int:
     runtime.check_gl()
     with _undisturbed():
-        from wmjax.grid.reading import read_study
-        from wmjax.grid.run import Progress, run
+        from wmjax.study.run import Progress, run
+        from wmjax.study.study_file import read_study
 
     study = read_study(command.study, command.changes)
     if command.dry_run:
@@ -267,8 +267,8 @@ def _run(command: Run) -> int:
 
 
 def _estimate(command: Run, study: "Study") -> int:
-    from wmjax.grid.estimate import estimate
-    from wmjax.grid.job import prepare
+    from wmjax.study.estimate import estimate
+    from wmjax.study.run_plan import prepare
 
     job = prepare(study, command.out, batch=command.batch, shard=command.shard)
     with _console.status("trying out the programs"):
@@ -283,7 +283,7 @@ def _estimate(command: Run, study: "Study") -> int:
 
 
 def _merge(command: Merge) -> int:
-    from wmjax.grid.merge import merge
+    from wmjax.study.merge import merge
 
     merged = merge(command.folders, command.out, command=["wmjax", *sys.argv[1:]])
     for line in merged.left_out:

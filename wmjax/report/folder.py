@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from wmjax.core.errors import InputError
 from wmjax.core.files import visible
-from wmjax.grid import store
-from wmjax.grid.rows import CELL, SCHEMA
+from wmjax.study import store
+from wmjax.study.schema import CELL, SCHEMA
 
 Rows = Mapping[str, NDArray[Any]]
 """Columns of equal length by name: object arrays of str, or numeric arrays; ordered by cell."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from wmjax.core.errors import InputError
 from wmjax.core.files import check_file, visible
-from wmjax.grid.rows import CELL
+from wmjax.study.schema import CELL
 
 _ARRAYS = {
     "frames": (np.uint8, 4),

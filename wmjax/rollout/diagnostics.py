@@ -32,7 +32,7 @@ MEANS = (
     "restart_gap",
     "saturated",
 )
-"""Diagnostics of an attacked frame that an episode averages; `max_delta` is their only maximum. See grid/rows.py."""
+"""Diagnostics of an attacked frame that an episode averages; `max_delta` is their only maximum. See study/schema.py."""
 
 
 _ROUNDING = 1e-6

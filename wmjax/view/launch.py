@@ -13,9 +13,9 @@ from typing import Any
 from wmjax.core.errors import InputError, unknown_name
 from wmjax.core.files import make_folder
 from wmjax.core.naming import as_path
-from wmjax.grid.rows import SCHEMA_VERSION
 from wmjax.report.markdown import plain
 from wmjax.report.names import objective_label, optimizer_label
+from wmjax.study.schema import SCHEMA_VERSION
 
 _BATCH = 2  # an attack and its probe of budget 0 share a program
 
@@ -77,7 +77,7 @@ class Launcher:
         from wmjax.attacks.optimizers import OPTIMIZERS
         from wmjax.attacks.threat import NOISES
         from wmjax.envs.base import TASKS
-        from wmjax.grid.spec import FRAMES
+        from wmjax.study.spec import FRAMES
 
         agents = self._agents()
         return {
@@ -98,7 +98,7 @@ class Launcher:
 
         An episode that was played before is not played again.
         """
-        from wmjax.grid.reading import parse_study
+        from wmjax.study.study_file import parse_study
 
         if unknown := [name for name in form if name not in _FIELDS]:
             raise unknown_name("field", unknown[0], _FIELDS)
@@ -135,7 +135,7 @@ class Launcher:
     def _play(self, study: Any) -> None:
         try:
             from wmjax import runtime
-            from wmjax.grid.run import run
+            from wmjax.study.run import run
 
             runtime.use_compilation_cache()
             make_folder(self._folder)

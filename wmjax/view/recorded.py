@@ -13,8 +13,8 @@ from PIL import Image
 
 from wmjax.core.errors import InputError
 from wmjax.core.files import visible
-from wmjax.grid.rows import CELL, SCHEMA
 from wmjax.report.traces import Trace, members, read_meta, read_trace
+from wmjax.study.schema import CELL, SCHEMA
 
 DIAGNOSTICS = {
     field.name: (field.metadata or {}).get(b"doc", b"").decode()

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wmjax.grid.rows import CELL
 from wmjax.metrics import interval, normalised_drop, resampled_means, valid_mean
 from wmjax.report.cells import Cell, Fired, cells
 from wmjax.report.checks import check
@@ -18,6 +17,7 @@ from wmjax.report.folder import read_manifest, read_rows
 from wmjax.report.markdown import plain
 from wmjax.report.names import budget_label, objective_label
 from wmjax.report.scores import DRAW, Block, Estimate, Summary, attack_rows, blocks, has_nauc, summarise
+from wmjax.study.schema import CELL
 from wmjax.view.axes import ALWAYS, LABELS, digest, form, order, places, text, title
 from wmjax.view.recorded import DIAGNOSTICS, recorded
 

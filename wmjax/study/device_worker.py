@@ -22,8 +22,8 @@ from wmjax.attacks.threat import Attack, Threat, threat
 from wmjax.attacks.timing import Timing, timing
 from wmjax.core.jax_settings import fixed_settings
 from wmjax.envs import make
-from wmjax.grid.plan import Chunk, Episode
 from wmjax.rollout.keys import digest, episode_keys
+from wmjax.study.plan import Chunk, Episode
 
 _SHARE = 0.5
 """Of the areas of memory that a process may map, how many are in use when compiled programs are let go."""
@@ -33,11 +33,11 @@ _SHARE = 0.5
 class Played:
     """What a chunk gave."""
 
-    rows: list[dict[str, Any]]  #: one an episode, see grid/rows.py
+    rows: list[dict[str, Any]]  #: one an episode, see study/schema.py
     traces: dict[str, dict[str, np.ndarray]]  #: arrays of the recorded episodes, by name
 
 
-class Lane:
+class DeviceWorker:
     """Plays one chunk at a time; agents and environments stay for the next one where it needs the same."""
 
     def __init__(self, device: Any, workers: int, agents: Mapping[str, Path]) -> None:

@@ -17,13 +17,13 @@ from wmjax.core.jax_settings import arithmetic, fixed_settings
 from wmjax.core.naming import as_path, as_text
 from wmjax.core.numbers import whole
 from wmjax.envs.base import task_name
-from wmjax.grid.lane import Lane
-from wmjax.grid.memory import batch_size
-from wmjax.grid.plan import Chunk, Episode, plan
-from wmjax.grid.reading import read_study
-from wmjax.grid.rows import SCHEMA_VERSION
-from wmjax.grid.spec import WORDS, Study
-from wmjax.grid.store import read_manifest
+from wmjax.study.device_worker import DeviceWorker
+from wmjax.study.memory import batch_size
+from wmjax.study.plan import Chunk, Episode, plan
+from wmjax.study.schema import SCHEMA_VERSION
+from wmjax.study.spec import WORDS, Study
+from wmjax.study.store import read_manifest
+from wmjax.study.study_file import read_study
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Job:
     notes: tuple[str, ...]  #: caveats of the victims
     identity: dict[str, Any]  #: a folder holds the results of one
 
-    def lanes(self) -> list[Lane]:
-        """Return a lane for each device; together they have an environment process a core."""
+    def device_workers(self) -> list[DeviceWorker]:
+        """Return a device worker for each device; together they have an environment process a core."""
         workers = max(1, machine.cores() // len(self.devices))
-        return [Lane(device, workers, self.agents) for device in self.devices]
+        return [DeviceWorker(device, workers, self.agents) for device in self.devices]
 
     def records(self, episode: Episode) -> bool:
         """Return whether to keep an episode frame by frame; of the first seed those clean and at the largest budget."""

@@ -6,7 +6,7 @@ from typing import Any
 from wmjax import runtime
 from wmjax.agents.dreamer import Dreamer
 from wmjax.attacks.defenses import named
-from wmjax.grid.spec import Study
+from wmjax.study.spec import Study
 
 _CUSTOMARY = {"cpu": 4}
 _ELSEWHERE = 64

@@ -12,7 +12,7 @@ from wmjax.core.errors import InputError, unknown_name
 from wmjax.core.files import check_file
 from wmjax.core.naming import as_path, as_text
 from wmjax.core.settings import settings
-from wmjax.grid.spec import Study
+from wmjax.study.spec import Study
 
 _STUDIES = Path(__file__).parent / "studies"
 _FILE_BYTES = 1 << 16

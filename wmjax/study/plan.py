@@ -14,8 +14,8 @@ from wmjax.attacks.optimizers import optimizer
 from wmjax.attacks.timing import timing
 from wmjax.core.errors import InputError
 from wmjax.envs import spec as env_spec
-from wmjax.grid.rows import SCHEMA_VERSION
-from wmjax.grid.spec import Study
+from wmjax.study.schema import SCHEMA_VERSION
+from wmjax.study.spec import Study
 
 _MOST_EPISODES = 1_000_000  # memory for a million is about 1 GB; their results would be files by the hundred thousand
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 from wmjax.core.errors import InputError
 from wmjax.core.files import visible
 from wmjax.core.naming import as_path
-from wmjax.grid.provenance import provenance
-from wmjax.grid.rows import SCHEMA_VERSION, TIMING
-from wmjax.grid.store import (
+from wmjax.study.provenance import provenance
+from wmjax.study.schema import SCHEMA_VERSION, TIMING
+from wmjax.study.store import (
     SHARD_BYTES,
     Store,
     check_identity,

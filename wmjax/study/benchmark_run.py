@@ -1,4 +1,4 @@
-"""Plays a few agent steps of a study's chunks on all lanes at once, to see how long they take."""
+"""Plays a few agent steps of a study's chunks on all device workers at once, to see how long they take."""
 
 import io
 import os
@@ -20,16 +20,16 @@ import pyarrow.parquet as pq
 
 from wmjax.agents.dreamer import Dreamer
 from wmjax.attacks.threat import Attack
-from wmjax.grid.job import Job
-from wmjax.grid.lane import Lane, Played
-from wmjax.grid.plan import Chunk
-from wmjax.grid.rows import SCHEMA
 from wmjax.rollout.drivers import call_length
+from wmjax.study.device_worker import DeviceWorker, Played
+from wmjax.study.plan import Chunk
+from wmjax.study.run_plan import Job
+from wmjax.study.schema import SCHEMA
 
 _SECONDS, _FEWEST, _MOST = 3.0, 3, 50
 """How long a kind of agent step is tried, and at least and most how often, where a step is a call of its own."""
 
-_FRESH = "import jax, wmjax.grid.run; jax.local_devices()"
+_FRESH = "import jax, wmjax.study.run; jax.local_devices()"
 """What Python does before a study begins."""
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class Kind:
 class Cost(NamedTuple):
     """What agent steps of one kind take; times are in seconds."""
 
-    load: float  #: once a lane: to trace the programs and load them from disk
+    load: float  #: once a device worker: to trace the programs and load them from disk
     step: float  #: an agent step of the batch
     frame: float = 0.0  #: to write a recorded frame
     frame_bytes: float = 0.0  #: of one on disk
@@ -69,7 +69,7 @@ class Tried:
     """What a trial told; times are in seconds, sizes in bytes."""
 
     python: float  #: until Python has loaded all that it needs
-    start: float  #: of a lane, from its first chunk, or one of another task, to the first frame
+    start: float  #: of a device worker, from its first chunk, or one of another task, to the first frame
     reset: float  #: from a chunk's beginning to the first frame, where the task is that of the one before
     first: Mapping[Kind, float]  #: to trace programs and compile them, or load those that had been compiled before
     costs: Mapping[Kind, Cost]
@@ -94,7 +94,7 @@ class _Play:
 
 
 def try_out(job: Job, examples: Sequence[tuple[Kind, Chunk]]) -> Tried:
-    """Play beginnings of chunks, one for each kind of agent step, on all lanes at the same time.
+    """Play beginnings of chunks, one for each kind of agent step, on all device workers at the same time.
 
     Compiled programs are let go of on the way.
     """
@@ -102,14 +102,16 @@ def try_out(job: Job, examples: Sequence[tuple[Kind, Chunk]]) -> Tried:
     lengths = [_length(job, chunk, _FEWEST) for _, chunk in examples]
     stop = threading.Event()
 
-    def play(lane: Lane, chunk: Chunk, length: int) -> _Play:
-        return _play(lane, _beginning(chunk, length), stop, record=job.study.traces != "none")
+    def play(worker: DeviceWorker, chunk: Chunk, length: int) -> _Play:
+        return _play(worker, _beginning(chunk, length), stop, record=job.study.traces != "none")
 
-    def once(lane: Lane) -> list[_Play]:
-        return [play(lane, chunk, n) for (_, chunk), n in zip(examples, lengths, strict=True)]
+    def once(worker: DeviceWorker) -> list[_Play]:
+        return [play(worker, chunk, n) for (_, chunk), n in zip(examples, lengths, strict=True)]
 
-    def twice(lane: Lane) -> list[tuple[_Play, _Play]]:
-        return [(play(lane, chunk, n), play(lane, chunk, n)) for (_, chunk), n in zip(examples, lengths, strict=True)]
+    def twice(worker: DeviceWorker) -> list[tuple[_Play, _Play]]:
+        return [
+            (play(worker, chunk, n), play(worker, chunk, n)) for (_, chunk), n in zip(examples, lengths, strict=True)
+        ]
 
     before = list(zip(*_everywhere(job, once, stop), strict=True))
     shortest = lengths
@@ -156,26 +158,26 @@ def _beginning(chunk: Chunk, length: int) -> Chunk:
     return replace(chunk, episodes=episodes, episode_steps=length)
 
 
-def _everywhere(job: Job, task: Callable[[Lane], T], stop: threading.Event) -> list[T]:
-    """Return what the task gives on every lane, all at the same time."""
-    lanes = job.lanes()
-    with ThreadPoolExecutor(len(lanes)) as pool:
+def _everywhere(job: Job, task: Callable[[DeviceWorker], T], stop: threading.Event) -> list[T]:
+    """Return what the task gives on every device worker, all at the same time."""
+    device_workers = job.device_workers()
+    with ThreadPoolExecutor(len(device_workers)) as pool:
         try:
-            return list(pool.map(task, lanes))
+            return list(pool.map(task, device_workers))
         except BaseException:
-            stop.set()  # the other lanes' next step is their last
+            stop.set()  # the other device workers' next step is their last
             raise
         finally:
             pool.shutdown()
-            for lane in lanes:
-                lane.close()
+            for worker in device_workers:
+                worker.close()
 
 
 class _Stopped(Exception):
-    """Raised inside a lane when the trial is to end early."""
+    """Raised inside a device worker when the trial is to end early."""
 
 
-def _play(lane: Lane, chunk: Chunk, stop: threading.Event, *, record: bool) -> _Play:
+def _play(worker: DeviceWorker, chunk: Chunk, stop: threading.Event, *, record: bool) -> _Play:
     calls = []
 
     def on_step(t: int) -> None:
@@ -185,7 +187,7 @@ def _play(lane: Lane, chunk: Chunk, stop: threading.Event, *, record: bool) -> _
 
     begin = time.perf_counter()
     recorded = max(chunk.episodes, key=lambda episode: episode.eps)
-    played = lane.play(chunk, lambda episode: record and episode == recorded, on_step)
+    played = worker.play(chunk, lambda episode: record and episode == recorded, on_step)
     end = time.perf_counter()
     call = calls[-1] - calls[-2] if len(calls) > 1 else end - calls[0]
     return _Play(calls[0] - begin, end - calls[0], call, played)

@@ -1,4 +1,4 @@
-"""Runs a study: a lane per device takes chunks of episodes and stores their rows, until none are left."""
+"""Runs a study: a device worker per device takes chunks of episodes and stores their rows, until none are left."""
 
 import queue
 import threading
@@ -12,13 +12,13 @@ from wmjax.core.errors import Damaged, InputError
 from wmjax.core.jax_settings import fixed_settings
 from wmjax.core.naming import printable
 from wmjax.envs import WorkerError
-from wmjax.grid.job import Job, prepare
-from wmjax.grid.lane import Lane
-from wmjax.grid.plan import Chunk
-from wmjax.grid.provenance import provenance
-from wmjax.grid.spec import Study
-from wmjax.grid.store import Store
-from wmjax.grid.unplayed import unplayed
+from wmjax.study.device_worker import DeviceWorker
+from wmjax.study.plan import Chunk
+from wmjax.study.provenance import provenance
+from wmjax.study.run_plan import Job, prepare
+from wmjax.study.spec import Study
+from wmjax.study.store import Store
+from wmjax.study.unplayed import unplayed
 
 _TRIES = 2
 
@@ -88,7 +88,7 @@ def run(
 
 
 class _Stopped(Exception):
-    """Raised inside a lane when the study is to end early."""
+    """Raised inside a device worker when the study is to end early."""
 
 
 class _Work:
@@ -115,11 +115,11 @@ class _Work:
     def run(self, messages: Sequence[str]) -> None:
         for message in (None, *messages, *self._damaged):
             self._report(Progress(self._done, self._total, message))
-        lanes = self._job.lanes()
-        # Daemons: a second Ctrl-C leaves at once, whatever a lane is doing.
-        over = [threading.Event() for _ in lanes]
-        for lane, end in zip(lanes, over, strict=True):
-            threading.Thread(target=self._drain, args=(lane, end), daemon=True).start()
+        device_workers = self._job.device_workers()
+        # Daemons: a second Ctrl-C leaves at once, whatever a device worker is doing.
+        over = [threading.Event() for _ in device_workers]
+        for worker, end in zip(device_workers, over, strict=True):
+            threading.Thread(target=self._drain, args=(worker, end), daemon=True).start()
         try:
             for end in over:
                 # Not Thread.join: before Python 3.13 an interrupted one takes a running thread for dead.
@@ -132,10 +132,10 @@ class _Work:
         if self._fatal:
             raise self._fatal[0]
 
-    def _drain(self, lane: Lane, end: threading.Event) -> None:
+    def _drain(self, worker: DeviceWorker, end: threading.Event) -> None:
         try:
             while not self._stop.is_set() and not self._todo.empty():
-                self._play(lane, self._todo.get_nowait())
+                self._play(worker, self._todo.get_nowait())
         except (_Stopped, queue.Empty):
             pass
         except BaseException as error:
@@ -143,10 +143,10 @@ class _Work:
             self._fatal.append(error)
             self._stop.set()
         finally:
-            lane.close()
+            worker.close()
             end.set()
 
-    def _play(self, lane: Lane, chunk: Chunk) -> None:
+    def _play(self, worker: DeviceWorker, chunk: Chunk) -> None:
         for attempt in range(1, _TRIES + 1):
             before, started = 0, False
 
@@ -158,11 +158,11 @@ class _Work:
                 before, started = t, True
 
             try:
-                played = lane.play(chunk, self._job.records, on_step)
+                played = worker.play(chunk, self._job.records, on_step)
             except (_Stopped, InputError):  # wrong input, such as MUJOCO_GL, is wrong for every chunk
                 raise
             except Exception as error:
-                lane.close()
+                worker.close()
                 if isinstance(error, WorkerError) and not started and attempt == _TRIES:
                     raise  # environments do not even start: the installation is at fault, not the chunk
                 self._advance(-before, self._blame(chunk, error, last=attempt == _TRIES))

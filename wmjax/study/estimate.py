@@ -1,7 +1,7 @@
 """What a study will take, before it is run: programs, operations, time, memory and disk.
 
-Times are measured: every lane plays some frames of the study's own chunks, all lanes at the same time as in the run;
-first to have the programs compiled and kept on disk, then to load them from there. What is left is arithmetic.
+Times are measured: all device workers play some frames of the study's own chunks at the same time, as in the run; first
+to have the programs compiled and kept on disk, then to load them from there. What is left is arithmetic.
 """
 
 import heapq
@@ -15,12 +15,12 @@ from wmjax.attacks.timing import Timing
 from wmjax.core.errors import Damaged
 from wmjax.core.jax_settings import fixed_settings
 from wmjax.envs import spec as env_spec
-from wmjax.grid.flops import step_flops
-from wmjax.grid.job import Job
-from wmjax.grid.lane import attack_of
-from wmjax.grid.plan import Chunk
-from wmjax.grid.store import check_identity, finished
-from wmjax.grid.trial import Cost, Kind, Program, Tried, try_out
+from wmjax.study.benchmark_run import Cost, Kind, Program, Tried, try_out
+from wmjax.study.device_worker import attack_of
+from wmjax.study.flops import step_flops
+from wmjax.study.plan import Chunk
+from wmjax.study.run_plan import Job
+from wmjax.study.store import check_identity, finished
 
 _MOST_TRIED = 8
 """Kinds of agent steps that are tried out; how long others take is told from those."""
@@ -231,27 +231,27 @@ def queue(
     costs: Mapping[Kind, Cost],
     records: Sequence[int],
 ) -> dict[str, float]:
-    """Return the seconds of wall time in which the lanes do the chunks, each the next one when it is free."""
+    """Return the seconds of wall time in which the device workers do the chunks, each the next one when it is free."""
     spent: Counter[str] = Counter()
-    free = [(0.0, lane) for lane in range(len(job.devices))]
+    free = [(0.0, worker) for worker in range(len(job.devices))]
     tasks: dict[int, str] = {}
     loaded: set[tuple[int, Kind]] = set()
     for chunk, recorded in zip(chunks, records, strict=True):
-        now, lane = heapq.heappop(free)
+        now, worker = heapq.heappop(free)
         task, parts = chunk.episodes[0].task, steps(job, chunk)
-        new = [kind for kind in parts if (lane, kind) not in loaded]
-        loaded.update((lane, kind) for kind in new)
+        new = [kind for kind in parts if (worker, kind) not in loaded]
+        loaded.update((worker, kind) for kind in new)
         took = {
-            "environments": trial.reset if tasks.get(lane) == task else trial.start,
+            "environments": trial.reset if tasks.get(worker) == task else trial.start,
             "loading programs": sum(costs[kind].load for kind in new),
             "playing": sum(count * costs[kind].step for kind, count in parts.items()),
             "recordings": recorded * chunk.episode_steps * costs[next(iter(parts))].frame,
         }
-        tasks[lane] = task
+        tasks[worker] = task
         spent.update(took)
-        heapq.heappush(free, (now + sum(took.values()), lane))
+        heapq.heappush(free, (now + sum(took.values()), worker))
     end = max(now for now, _ in free)
-    lanes = len(job.devices)
-    return {name: seconds / lanes for name, seconds in spent.items()} | {
-        "waiting for the last lane": max(0.0, end - sum(spent.values()) / lanes)
+    device_workers = len(job.devices)
+    return {name: seconds / device_workers for name, seconds in spent.items()} | {
+        "waiting for the last device worker": max(0.0, end - sum(spent.values()) / device_workers)
     }

@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from wmjax.grid.plan import Chunk
-from wmjax.grid.rows import SCHEMA
+from wmjax.study.plan import Chunk
+from wmjax.study.schema import SCHEMA
 
 
 def unplayed(chunk: Chunk, agent: str, device: str, error: str) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from wmjax.core.errors import InputError, unknown_name
 from wmjax.core.naming import split
 from wmjax.envs import BACKENDS
 from wmjax.envs import spec as env_spec
-from wmjax.grid.values import converted
+from wmjax.study.values import converted
 
 FRAMES = ("float", "uint8")
 """What attacked frames are: any numbers in [0, 1], or grey levels, as a camera would give them."""

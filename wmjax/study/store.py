@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from wmjax.core.errors import Damaged, InputError
 from wmjax.core.files import lock, make_folder, read_file, remove_parts, write_atomically
-from wmjax.grid.provenance import PROVENANCE
-from wmjax.grid.rows import SCHEMA, SCHEMA_VERSION
+from wmjax.study.provenance import PROVENANCE
+from wmjax.study.schema import SCHEMA, SCHEMA_VERSION
 
 _PARTS = ("rows", "traces", "errors")
 SHARD_BYTES = 1 << 28
