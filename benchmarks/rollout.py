@@ -4,7 +4,8 @@
 
 All is one device worker of a study: a device (of CPUs: one core) and, on the host, one environment process. An agent
 step is two environment steps, a frame, and PGD with 10 iterations where it is attacked. Every row has a process of its
-own and no compilation cache; `compile s` is what its first call took longer than the next, `peak MiB` its most memory at a time.
+own and no compilation cache; `compile s` is what its first call took longer than the next, `peak MiB` its most memory
+at a time.
 """
 
 import argparse

@@ -12,7 +12,7 @@ from wmjax import attacks
 from wmjax.attacks import OPTIMIZERS, Attack, Frame, Optimizer, Problem, ball, maximise, optimizer, region, threat
 from wmjax.attacks.problem import grey
 from wmjax.core.errors import InputError
-from wmjax.core.grey import LEVELS
+from wmjax.core.image import LEVELS
 
 BATCH = 3
 SHAPES = ((4, 4, 1), (5, 9, 3), (12, 12, 3))

@@ -17,7 +17,7 @@ from wmjax.agents.weights import Card, template, write
 from wmjax.attacks.climb import Climb
 from wmjax.attacks.directions import SIGN, Direction
 from wmjax.attacks.optimizers import OPTIMIZERS, Optimizer
-from wmjax.core.grey import LEVELS
+from wmjax.core.image import LEVELS
 from wmjax.envs.base import TASKS, EnvSpec
 from wmjax.report import report
 from wmjax.report.cells import cells

@@ -20,7 +20,7 @@ import pytest
 
 from wmjax import cli, doctor, runtime
 from wmjax.agents import zoo
-from wmjax.core.naming import as_path
+from wmjax.core.text import as_path
 from wmjax.study import run as grid
 from wmjax.study.schema import TIMING
 from wmjax.study.store import read_shard

@@ -20,7 +20,7 @@ import wmjax
 from wmjax import attacks, rollout
 from wmjax.core import jax_settings
 from wmjax.core.errors import InputError
-from wmjax.core.grey import LEVELS
+from wmjax.core.image import LEVELS
 from wmjax.core.jax_settings import arithmetic, fixed_settings
 from wmjax.study.schema import CELL, TIMING
 from wmjax.study.store import read_manifest

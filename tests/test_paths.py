@@ -16,7 +16,7 @@ from wmjax import runtime
 from wmjax.agents.weights import Card, read, write
 from wmjax.core.errors import Damaged, InputError
 from wmjax.core.files import check_file, plain_name, read_file, visible
-from wmjax.core.naming import as_path, printable
+from wmjax.core.text import as_path, printable
 from wmjax.envs.dmc import physics
 from wmjax.study.provenance import git_state
 from wmjax.train.checkpoint import checkpoints, restore, save
@@ -53,7 +53,7 @@ def test_texts_and_paths_are_the_same_in_every_locale(tmp_path):
     code = r"""
 import os, sys
 from pathlib import Path
-from wmjax.core.naming import as_path, as_text
+from wmjax.core.text import as_path, as_text
 given = Path(sys.argv[1])
 assert sys.getfilesystemencoding() == sys.argv[2], sys.getfilesystemencoding()
 assert as_text(given.name) == "\xfc.txt"

@@ -13,7 +13,7 @@ import wmjax
 from wmjax import attacks, envs
 from wmjax.agents import zoo
 from wmjax.core.errors import InputError
-from wmjax.core.naming import as_path
+from wmjax.core.text import as_path
 from wmjax.envs.base import TASKS, spec
 from wmjax.study.run_plan import prepare
 from wmjax.study.spec import Study

@@ -9,7 +9,7 @@ from waves import BATCH, FULL, NAMES, PGD, SEEDS, VICTIM, T, Waves, keys, play, 
 from wmjax import attacks, rollout
 from wmjax.attacks import Attack, optimizer, region, threat, timing
 from wmjax.core.errors import InputError
-from wmjax.core.grey import LEVELS
+from wmjax.core.image import LEVELS
 
 VSA = ["vsa"] * BATCH
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from wmjax.attacks import MODES, REGIONS, region, timing
 from wmjax.attacks.timing import strike
+from wmjax.core.call_syntax import parse_call
 from wmjax.core.errors import InputError
-from wmjax.core.naming import split
 
 T = 12
 
@@ -71,7 +71,7 @@ def test_unknown_modes_list_the_known_ones(mode):
 
 @given(st.text(max_size=30))
 def test_any_text_is_a_name_or_itself(text):
-    name, numbers = split(text)
+    name, numbers = parse_call(text)
     assert numbers or name == text
 
 

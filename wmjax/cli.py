@@ -20,7 +20,7 @@ from tyro.conf import FlagCreatePairsOff, OmitSubcommandPrefixes, Positional, Us
 
 from wmjax import runtime
 from wmjax.core.errors import InputError
-from wmjax.core.naming import printable
+from wmjax.core.text import printable
 
 if TYPE_CHECKING:
     from wmjax.study.spec import Study

@@ -9,7 +9,7 @@ from wmjax.agents.base import Params
 from wmjax.agents.dreamer import Dreamer
 from wmjax.agents.weights import Card, read, read_card
 from wmjax.core.errors import unknown_name
-from wmjax.core.naming import as_path
+from wmjax.core.text import as_path
 
 _SHIPPED = Path(__file__).parent / "shipped"
 

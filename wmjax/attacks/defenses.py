@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from wmjax.attacks.jpeg import compress
+from wmjax.core.call_syntax import parse_call
 from wmjax.core.errors import InputError, unknown_name
-from wmjax.core.naming import split
 from wmjax.core.numbers import is_whole
 
 # k / n for n = 1, 3 .. 255 and k in 0..255. Compiled, a division by n becomes a product, off by a rounding error.
@@ -218,7 +218,7 @@ def named(text: str) -> tuple[Defense, float, str]:
 
     Raises InputError for an unknown name, or a strength that the defense does not take.
     """
-    name, numbers = split(text)
+    name, numbers = parse_call(text)
     chosen = defense(name)
     if len(numbers) > 1:
         raise InputError(f"defense {text!r:.80} has {len(numbers)} strengths; expected {name} or {name}(strength)")

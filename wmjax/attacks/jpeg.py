@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from wmjax.core.grey import LEVELS
+from wmjax.core.image import LEVELS
 
 _STEPS_LUMA = np.array(
     [

@@ -13,9 +13,9 @@ import numpy as np
 
 from wmjax.agents.base import Internals, Policy
 from wmjax.attacks.problem import choose
+from wmjax.core.call_syntax import parse_call
 from wmjax.core.distributions import OneHot
 from wmjax.core.errors import InputError, unknown_name
-from wmjax.core.naming import split
 
 Objective = Callable[[Internals, Internals], jax.Array]
 """(clean, adv) -> loss [B]; both start from the same belief, and clean is constant."""
@@ -251,7 +251,7 @@ def _terms(text: str) -> dict[str, tuple[float, float]]:
     for part in text.split("+"):
         found = _TERM.fullmatch(part)
         weight, name = (float(found[1] or 1), found[2]) if found else (1.0, part)
-        match split(name):
+        match parse_call(name):
             case "target", (v,) if -1 <= v <= 1:
                 name, target = "target", float(v)
             case known, () if known in OBJECTIVES or known == "critic":

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from wmjax.core.grey import LEVELS
+from wmjax.core.image import LEVELS
 
 Loss = Callable[[jax.Array], jax.Array]
 """What is maximised: images [B, H, W, C] -> [B], each example's value from its own image alone."""

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from wmjax.core.call_syntax import parse_call
 from wmjax.core.errors import InputError
-from wmjax.core.naming import split
 from wmjax.core.numbers import whole
 
 REGIONS = ("all", "patch(n)", "border(n)", "red", "green", "blue")
@@ -17,7 +17,7 @@ def region(name: str, size: int) -> np.ndarray:
     """
     size = whole("size", size, 1)
     inside = np.zeros((size, size, 3), np.float32)
-    match split(name):
+    match parse_call(name):
         case "all", ():
             return inside + 1
         case "patch", (int(n),) if 1 <= n <= size:

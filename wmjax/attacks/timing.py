@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from wmjax.core.call_syntax import parse_call
 from wmjax.core.errors import InputError
-from wmjax.core.naming import split
 from wmjax.core.numbers import whole
 
 GAPS = ("none", "policy", "value")
@@ -51,7 +51,7 @@ def timing(mode: str, steps: int) -> Timing:
     """
     steps = whole("steps", steps, 1)
     t, every = np.arange(steps), np.ones(steps, bool)
-    match split(mode):
+    match parse_call(mode):
         case "full", ():
             return Timing(every)
         case "first_half", ():

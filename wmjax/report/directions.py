@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from wmjax.core.naming import split
+from wmjax.core.call_syntax import parse_call
 from wmjax.metrics import adaptive_gap, interval, valid_mean
 from wmjax.report.document import Section, Table, Value
 from wmjax.report.recoveries import defended
@@ -133,7 +133,7 @@ def _defenses(parts: Parts) -> Iterator[tuple[str, list[Floats]]]:
 
     def by_victim(name: str) -> dict[str, Floats]:
         """Return the recoveries, plain and adaptive, of each task and guided attack [D, M * N, 2]."""
-        own = {group.bare.victim: group for group in groups if split(group.defense)[0] == name}
+        own = {group.bare.victim: group for group in groups if parse_call(group.defense)[0] == name}
         drawn = {victim: np.concatenate([one.once[None], one.drawn])[:, :, one.guided] for victim, one in own.items()}
         return {victim: values.reshape(len(values), -1, 2) for victim, values in drawn.items()}
 

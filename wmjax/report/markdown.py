@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from wmjax.core.naming import printable
+from wmjax.core.text import printable
 from wmjax.report.document import Document, Facts, Figure, Part, Signature, Table, Value, Video
 
 MISSING = "–"

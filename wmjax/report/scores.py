@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wmjax.core.naming import split
+from wmjax.core.call_syntax import parse_call
 from wmjax.metrics import interval, iqm, nauc, resampled_iqms, resampled_means, valid_mean
 from wmjax.report.folder import Rows
 from wmjax.report.markdown import count
@@ -177,7 +177,7 @@ def _unseen(study: Mapping[str, Any], seen: Iterable[Attack]) -> set[Attack]:
     """Return the study's attacks that have no row at all yet."""
     found = {Attack("random", "none", 0, "none", 0)} if "random" in study.get("objectives", ()) else set()
     for objective, text in product({*study.get("objectives", ())} - {"random"}, study.get("optimizers", ())):
-        name, own = split(text)
+        name, own = parse_call(text)
         steps = own[0] if own else 1 if name == "fgsm" else study.get("steps", 0)
         found.add(Attack(objective, name, int(steps), str(study.get("noise")), study.get("draws", 1)))
     known = {attack[:3] for attack in seen}

@@ -21,7 +21,7 @@ from wmjax.attacks.objectives import policy_gap, value_gap
 from wmjax.attacks.problem import choose
 from wmjax.attacks.threat import Attack, Threat
 from wmjax.attacks.timing import strike
-from wmjax.core.grey import LEVELS
+from wmjax.core.image import LEVELS
 from wmjax.core.jax_settings import fixed_settings
 from wmjax.rollout.diagnostics import judge, no_diagnostics
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from wmjax.core.errors import InputError
 from wmjax.core.files import visible
-from wmjax.core.naming import as_path
+from wmjax.core.text import as_path
 from wmjax.study.provenance import provenance
 from wmjax.study.schema import SCHEMA_VERSION, TIMING
 from wmjax.study.store import (

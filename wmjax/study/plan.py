@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from itertools import groupby, product
 from typing import Any
 
+import pyarrow as pa
+
 import wmjax
 from wmjax.agents.compatibility import misfits
 from wmjax.agents.weights import Card
@@ -14,7 +16,7 @@ from wmjax.attacks.optimizers import optimizer
 from wmjax.attacks.timing import timing
 from wmjax.core.errors import InputError
 from wmjax.envs import spec as env_spec
-from wmjax.study.schema import SCHEMA_VERSION
+from wmjax.study.schema import SCHEMA, SCHEMA_VERSION
 from wmjax.study.spec import Study
 
 _MOST_EPISODES = 1_000_000  # memory for a million is about 1 GB; their results would be files by the hundred thousand
@@ -197,3 +199,10 @@ def _sources(study: Study, victim: str, task: str, cards: Mapping[str, Card]) ->
 
     own = ["self"] if "self" in study.sources or victim in cards else []
     return [*own, *(name for name, card in cards.items() if name != victim and plays(card))]
+
+
+def failed_rows(chunk: Chunk, agent: str, device: str, error: str) -> list[dict[str, Any]]:
+    """Return the rows of a chunk whose victim is of family `agent`; `error` says in a line what went wrong."""
+    unknown = {column.name: float("nan") for column in SCHEMA if pa.types.is_floating(column.type)}
+    known = chunk.columns(agent, device) | {"attacked": 0, "nan": False, "error": error}
+    return [unknown | asdict(episode) | known for episode in chunk.episodes]

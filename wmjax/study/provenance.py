@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import wmjax
-from wmjax.core.naming import as_text
+from wmjax.core.text import as_text
 
 PROVENANCE = ("started", "command", "shard", "git", "python", "platform", "device")
 """The keys of a manifest that say where rows come from."""

@@ -10,15 +10,14 @@ from pathlib import Path
 from wmjax import runtime
 from wmjax.core.errors import Damaged, InputError
 from wmjax.core.jax_settings import fixed_settings
-from wmjax.core.naming import printable
+from wmjax.core.text import printable
 from wmjax.envs import WorkerError
 from wmjax.study.device_worker import DeviceWorker
-from wmjax.study.plan import Chunk
+from wmjax.study.plan import Chunk, failed_rows
 from wmjax.study.provenance import provenance
 from wmjax.study.run_plan import Job, prepare
 from wmjax.study.spec import Study
 from wmjax.study.store import Store
-from wmjax.study.unplayed import unplayed
 
 _TRIES = 2
 
@@ -180,7 +179,7 @@ class _Work:
         if last:
             self.failed[chunk.id] = summary
             family = self._job.cards[chunk.episodes[0].victim].victim.agent
-            rows = unplayed(chunk, family, runtime.local_devices()[0].device_kind, summary)
+            rows = failed_rows(chunk, family, runtime.local_devices()[0].device_kind, summary)
             self._store.write_rows(chunk.id, rows, "".join(traceback.format_exception(error)))
         what = " ".join(str(part) for part in chunk.episodes[0].program)
         return f"{what}: failed, {'given up' if last else 'trying again'}: {summary}"

@@ -14,8 +14,8 @@ from wmjax.agents.weights import Card, file_sha256
 from wmjax.core import machine
 from wmjax.core.errors import InputError
 from wmjax.core.jax_settings import arithmetic, fixed_settings
-from wmjax.core.naming import as_path, as_text
 from wmjax.core.numbers import whole
+from wmjax.core.text import as_path, as_text
 from wmjax.envs.base import task_name
 from wmjax.study.device_worker import DeviceWorker
 from wmjax.study.memory import batch_size

@@ -11,8 +11,8 @@ from wmjax.attacks.optimizers import OPTIMIZERS, optimizer
 from wmjax.attacks.regions import region
 from wmjax.attacks.threat import NOISES
 from wmjax.attacks.timing import Timing, timing
+from wmjax.core.call_syntax import parse_call
 from wmjax.core.errors import InputError, unknown_name
-from wmjax.core.naming import split
 from wmjax.envs import BACKENDS
 from wmjax.envs import spec as env_spec
 from wmjax.study.values import converted
@@ -149,7 +149,7 @@ class Study:
         pairs = []
         with _field("optimizers"):
             for text in self.optimizers:
-                match split(text):
+                match parse_call(text):
                     case name, (int(steps),):
                         pairs.append((name, optimizer(name, steps).steps))
                     case "fgsm", ():

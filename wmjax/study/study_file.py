@@ -10,8 +10,8 @@ from typing import Any
 from wmjax.agents import zoo
 from wmjax.core.errors import InputError, unknown_name
 from wmjax.core.files import check_file
-from wmjax.core.naming import as_path, as_text
-from wmjax.core.settings import settings
+from wmjax.core.text import as_path, as_text
+from wmjax.core.toml_overrides import toml_overrides
 from wmjax.study.spec import Study
 
 _STUDIES = Path(__file__).parent / "studies"
@@ -46,7 +46,7 @@ def read_study(name_or_path: str | Path = "quickstart", changes: Sequence[str] =
         raise
     except (ValueError, RecursionError) as error:  # wrong TOML, a number of thousands of digits
         raise InputError(f"{path}: not a TOML file ({error!s:.200})") from None
-    changed = settings(changes, "seeds = [1, 2]")
+    changed = toml_overrides(changes, "seeds = [1, 2]")
     try:
         for name in ("victims", "sources"):
             if name in data and name not in changed:

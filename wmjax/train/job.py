@@ -9,9 +9,9 @@ from typing import Any
 from wmjax import envs, runtime
 from wmjax.core.errors import InputError, unknown_name
 from wmjax.core.jax_settings import arithmetic
-from wmjax.core.naming import as_path
 from wmjax.core.numbers import whole
-from wmjax.core.settings import settings
+from wmjax.core.text import as_path
+from wmjax.core.toml_overrides import toml_overrides
 from wmjax.train import sizes
 from wmjax.train.recipe import Recipe
 
@@ -99,7 +99,7 @@ def _name(task: str, agent: str, size: str) -> str:
 
 def _changed(recipe: Recipe, changes: Sequence[str]) -> Recipe:
     known = {field.name: field.type for field in fields(Recipe)}
-    values = settings(changes, "lr = 1e-4")
+    values = toml_overrides(changes, "lr = 1e-4")
     for name, value in values.items():
         if name not in known:
             raise unknown_name("field of the recipe", re.sub(r"\W", "?", name)[:80], known)

@@ -10,7 +10,7 @@ from wmjax.agents.dreamer.hydra import Config, Found, Unresolved, brief
 from wmjax.agents.dreamer.reference_config import identity, inference, joined, training
 from wmjax.agents.weights import listed
 from wmjax.core.errors import InputError
-from wmjax.core.naming import printable
+from wmjax.core.text import printable
 
 ENTRIES: dict[str, tuple[str, Any]] = {
     "stoch": ("model.rssm.stoch", int),

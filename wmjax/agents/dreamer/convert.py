@@ -17,7 +17,7 @@ from wmjax.agents.dreamer.reference_config import spelled
 from wmjax.agents.dreamer.torch_layout import count, weights
 from wmjax.agents.weights import Card, check_sizes, check_tree, file_sha256, listed, write
 from wmjax.core.errors import InputError, unknown_name
-from wmjax.core.naming import as_path, as_text
+from wmjax.core.text import as_path, as_text
 from wmjax.envs.base import task_name
 
 

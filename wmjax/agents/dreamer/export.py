@@ -19,7 +19,7 @@ from wmjax.agents.weights import listed, read
 from wmjax.agents.zoo import locate
 from wmjax.core.errors import InputError
 from wmjax.core.files import write_atomically
-from wmjax.core.naming import as_path
+from wmjax.core.text import as_path
 
 _FROZEN = ("encoder", "rssm", "reward", "cont", "actor", "value", "_slow_value")
 """Modules that the state dict lists again as `_frozen_*`: the same tensors, with which the agent imagines and acts."""

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from wmjax.core.errors import InputError
-from wmjax.core.naming import as_text
+from wmjax.core.text import as_text
 
 
-def settings(lines: Sequence[str], example: str) -> dict[str, Any]:
+def toml_overrides(lines: Sequence[str], example: str) -> dict[str, Any]:
     """Return what the lines set, of one field the last; raises InputError for what is no line such as `example`."""
     values: dict[str, Any] = {}
     for line in lines:

@@ -1,4 +1,4 @@
-"""Names with numbers: `sparse(2,1)`, `apgd(20)`, `blur(1.5)`; and texts of strangers, in characters that are seen.
+"""Texts of strangers, in characters that are seen; and texts of the system, the same in every locale.
 
 Python turns the bytes of a command line and of file names into text by the locale's encoding, what that cannot read
 into surrogates. `as_text` and `as_path` go between that and the text of files, which is UTF-8 in every locale.
@@ -8,20 +8,6 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
-
-_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,5})(\.[0-9]{1,6})?")
-
-
-def split(text: str) -> tuple[str, tuple[int | float, ...]]:
-    """Return the name and the numbers of `name(number,...)`, whole ones as int; any other text as it is, without any.
-
-    Numbers are below a million, with at most six decimals.
-    """
-    found = re.fullmatch(r"(\w+)\(([^()]{1,80})\)", text)
-    parts = [_NUMBER.fullmatch(part) for part in found[2].split(",")] if found else []
-    if found is None or None in parts:
-        return text, ()
-    return found[1], tuple(float(part[0]) if part[2] else int(part[0]) for part in parts if part)
 
 
 def printable(text: str, instead: str = "?") -> str:
