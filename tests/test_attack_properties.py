@@ -10,7 +10,6 @@ from programs import QUICK, quick
 
 from wmjax import attacks
 from wmjax.attacks import OPTIMIZERS, Attack, Frame, Optimizer, Problem, ball, maximise, optimizer, region, threat
-from wmjax.attacks.problem import grey
 from wmjax.core.errors import InputError
 from wmjax.core.image import LEVELS
 
@@ -280,17 +279,17 @@ def test_rounded_images_are_grey_levels_in_the_ball(data):
     clean, eps, share, seeds = data.draw(cases(SHAPES[1]))
     clean = np.round(clean * 255).astype(int)
     x = np.random.default_rng(seeds).uniform(-0.2, 1.2, clean.shape).astype(np.float32)
-    got = np.asarray(jitted_grey(x, LEVELS[clean], eps, share))
+    got = np.asarray(jitted_quantize(x, LEVELS[clean], eps, share))
     level = np.round(got * 255).astype(int)
     np.testing.assert_array_equal(got, LEVELS[level])
     most = np.floor(255 * np.float64(eps)[:, None, None, None] * share + 1e-3)
     assert (np.abs(level - clean) <= most).all()
-    np.testing.assert_array_equal(jitted_grey(got, LEVELS[clean], eps, share), got)
+    np.testing.assert_array_equal(jitted_quantize(got, LEVELS[clean], eps, share), got)
     nearest = np.clip(x * 255, clean - most, clean + most).clip(0, 255)
     assert (np.abs(level - nearest) <= 1.001).all()
 
 
-jitted_grey = jax.jit(grey, compiler_options=QUICK)
+jitted_quantize = jax.jit(quantize, compiler_options=QUICK)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, bool])

@@ -14,9 +14,9 @@ from programs import QUICK, quick
 from wmjax import attacks
 from wmjax.attacks import Attack, Frame, attacker_noise, draw, maximise, threat
 from wmjax.attacks.attack import start_radius
+from wmjax.attacks.linf_ball import Ball, Problem, ball, project
 from wmjax.attacks.objectives import critic, towards
 from wmjax.attacks.optimizers import NO_STEPS, OPTIMIZERS, Optimizer, fgsm, optimizer, pgd
-from wmjax.attacks.problem import Ball, Problem, ball, project
 from wmjax.core.errors import InputError
 
 # Numbers far below what any image holds are left out: compiled code rounds sums below 1e-38 to zero.

@@ -14,9 +14,8 @@ from flax.traverse_util import unflatten_dict
 import wmjax
 from wmjax.agents.dreamer import Dreamer
 from wmjax.agents.weights import Card, template, write
-from wmjax.attacks.climb import Climb
-from wmjax.attacks.directions import SIGN, Direction
 from wmjax.attacks.optimizers import OPTIMIZERS, Optimizer
+from wmjax.attacks.pgd import SIGN, Direction, IteratedGradient
 from wmjax.core.image import LEVELS
 from wmjax.envs.base import TASKS, EnvSpec
 from wmjax.report import report
@@ -223,7 +222,7 @@ def test_a_world_that_pays_for_what_strong_attacks_bring_about(play):
 
 
 def test_an_optimizer_that_walks_down(play, monkeypatch):
-    monkeypatch.setitem(OPTIMIZERS, "pgd", lambda steps: Optimizer(steps, Climb((SIGN, DOWN))))
+    monkeypatch.setitem(OPTIMIZERS, "pgd", lambda steps: Optimizer(steps, IteratedGradient((SIGN, DOWN))))
     told = play(("random", "vsa", "target(1)"), ("pgd(3)", "pgd_restarts(3)"), budgets=(MIDDLE, LARGE))
     down = attacks("vsa", "pgd", 3, (MIDDLE, LARGE)) | attacks("target(1)", "pgd", 3, (MIDDLE, LARGE))
     assert told.fired["loss-did-not-rise"] == down

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from programs import QUICK, quick
 
-from wmjax.attacks import apgd, directions, diversity, maximise, scores, starts
-from wmjax.attacks.climb import Climb
-from wmjax.attacks.directions import MOMENTUM, SIGN
+from wmjax.attacks import apgd, black_box, initial_points, maximise, pgd
 from wmjax.attacks.fab import FAB, to_plane
+from wmjax.attacks.linf_ball import Ball, Problem, ball
 from wmjax.attacks.optimizers import OPTIMIZERS, Optimizer, optimizer
-from wmjax.attacks.problem import Ball, Problem, ball
+from wmjax.attacks.pgd import MOMENTUM, SIGN, IteratedGradient
 from wmjax.core.errors import InputError
 
 SIDE, CLASSES, EXAMPLES = 12, 5, 8
@@ -239,7 +238,7 @@ def test_squares_shrink_as_published(published, queries):
     torchattacks, model, _, _ = published
     theirs = torchattacks.Square(model, n_queries=queries)
     want = [max(round(math.sqrt(theirs.p_selection(i) * SIDE * SIDE)), 1) for i in range(queries)]
-    got = scores.sides(queries + 1, SIDE, SIDE)
+    got = black_box.sides(queries + 1, SIDE, SIDE)
     assert got[0] == 0
     assert np.count_nonzero(got[1:] != want) <= 2  # they divide in floats
 
@@ -339,7 +338,7 @@ def test_diverse_copies_are_bilinear_and_on_black(images):
     """Each is the image itself, or one of the copies that PyTorch makes."""
     torch = pytest.importorskip("torch")
     one = jnp.asarray(images[:1])
-    copies = np.asarray(jax.jit(diversity.diverse)(jax.random.split(jax.random.key(0), 200), jnp.repeat(one, 200, 0)))
+    copies = np.asarray(jax.jit(pgd.diverse)(jax.random.split(jax.random.key(0), 200), jnp.repeat(one, 200, 0)))
     known = {(SIDE, 0, 0): images[0]}
     for side in range(int(0.9 * SIDE), SIDE):
         small = torch.nn.functional.interpolate(channels_first(images[:1]), size=[side, side], mode="bilinear")
@@ -356,7 +355,7 @@ def test_smoothing_is_a_gaussian_blur():
     from scipy import ndimage
 
     gradient = np.random.default_rng(0).standard_normal((2, 20, 24, 3)).astype(np.float32)
-    got, _ = directions.SMOOTH.update(gradient, ())
+    got, _ = pgd.SMOOTH.update(gradient, ())
     bell = np.exp(-0.5 * np.linspace(-3, 3, 15) ** 2)
     want = ndimage.correlate(gradient, np.outer(bell, bell)[None, :, :, None] / bell.sum() ** 2, mode="constant")
     np.testing.assert_allclose(got, want, atol=1e-6)
@@ -378,14 +377,14 @@ def test_starts(images):
     first, later = jnp.int32(0), jnp.int32(1)
     inner = (images > EPS) & (images < 1 - EPS)
     shift = lambda start: (np.asarray(start) - images)[inner] / EPS  # noqa: E731
-    np.testing.assert_array_equal(starts.given(problem, first), images)
-    np.testing.assert_array_equal(starts.given_first(problem, first), images)
-    np.testing.assert_array_equal(starts.given_first(problem, later), starts.uniform(problem, later))
-    assert abs(shift(starts.uniform(problem, first)).std() * math.sqrt(3) - 1) < 0.05
-    far = np.abs(starts.surface(problem, first) - images).max(axis=(1, 2, 3))
+    np.testing.assert_array_equal(initial_points.given(problem, first), images)
+    np.testing.assert_array_equal(initial_points.given_first(problem, first), images)
+    np.testing.assert_array_equal(initial_points.given_first(problem, later), initial_points.uniform(problem, later))
+    assert abs(shift(initial_points.uniform(problem, first)).std() * math.sqrt(3) - 1) < 0.05
+    far = np.abs(initial_points.surface(problem, first) - images).max(axis=(1, 2, 3))
     assert (far <= np.float32(EPS)).all()
     assert far.mean() > 0.95 * EPS
-    striped = np.asarray(starts.stripes(problem, first))
+    striped = np.asarray(initial_points.stripes(problem, first))
     np.testing.assert_allclose(np.abs(shift(striped)), 1, rtol=1e-4)
     up = striped > images
     assert (up == up[:, :1]).mean() > 0.99  # but for pixels that are 0 or 1 already
@@ -514,5 +513,5 @@ def test_registry():
             assert optimizer(name, 7).steps == 7
             with pytest.raises(InputError, match=f"steps is 0; {name} needs at least 1"):
                 optimizer(name, 0)
-    assert optimizer("mi_fgsm") == Optimizer(10, Climb((MOMENTUM, SIGN)))
+    assert optimizer("mi_fgsm") == Optimizer(10, IteratedGradient((MOMENTUM, SIGN)))
     assert len({optimizer(name) for name in OPTIMIZERS}) == len(OPTIMIZERS)

@@ -111,9 +111,9 @@ def test_every_number_of_grey_levels_is_a_budget_of_its_own():
     levels = np.arange(256)
     hunt = threat(["vsa"] * 256, levels / 255)
     clean, image = np.zeros((256, 1, 1, 3), np.float32), np.ones((256, 1, 1, 3), np.float32)
-    rounded = attacks.problem.grey(jnp.asarray(image), jnp.asarray(clean), hunt.eps)
+    rounded = attacks.linf_ball.quantize(jnp.asarray(image), jnp.asarray(clean), hunt.eps)
     np.testing.assert_array_equal(np.round(rounded[:, 0, 0, 0] * 255), levels)
-    less = attacks.problem.grey(jnp.asarray(image), jnp.asarray(clean), hunt.eps * np.float32(1 - 1e-6))
+    less = attacks.linf_ball.quantize(jnp.asarray(image), jnp.asarray(clean), hunt.eps * np.float32(1 - 1e-6))
     np.testing.assert_array_equal(np.round(less[1:, 0, 0, 0] * 255), levels[:-1])
 
 
@@ -121,7 +121,7 @@ def test_a_budget_between_grey_levels_is_rounded_down(params):
     result = stage(params, Attack(optimizer("pgd", 3), rounded=True), eps=2.9 / 255, steps=2)
     assert (np.round(result.diagnostics["max_delta"] * 255) == 2).all()
     clean, image = LEVELS[np.zeros((1, 2, 2, 3), int) + 250], np.ones((1, 2, 2, 3), np.float32)
-    top = attacks.problem.grey(jnp.asarray(image), jnp.asarray(clean), jnp.asarray([8 / 255], jnp.float32))
+    top = attacks.linf_ball.quantize(jnp.asarray(image), jnp.asarray(clean), jnp.asarray([8 / 255], jnp.float32))
     np.testing.assert_array_equal(top, np.ones_like(image))
 
 

@@ -10,8 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from wmjax.attacks.climb import flat, slope
-from wmjax.attacks.problem import Best, Loss, Problem, choose, keep, per_pixel, project, unknown
+from wmjax.attacks.linf_ball import (
+    Incumbent,
+    Loss,
+    Problem,
+    no_incumbent,
+    per_pixel,
+    project,
+    select_examples,
+    update_best,
+)
+from wmjax.attacks.pgd import is_zero, value_and_grad
 
 INERTIA = 0.25
 """How much of the move before goes into the next one."""
@@ -23,7 +32,7 @@ class State:
 
     image: jax.Array  #: [B, H, W, C] the iterate
     before: jax.Array  #: [B, H, W, C] the one that the last step left
-    best: Best
+    best: Incumbent
     uphill: jax.Array  #: [B, H, W, C] gradient at the best point
     size: jax.Array  #: [B] of the step
     value: jax.Array  #: [B] loss of the last step
@@ -38,7 +47,7 @@ class APGD:
 
     def init(self, problem: Problem, start: jax.Array) -> State:
         """Return the state at `start`; the first step is twice the budget."""
-        best = unknown(start)
+        best = no_incumbent(start)
         return State(
             image=start,
             before=start,
@@ -55,10 +64,10 @@ class APGD:
         self, loss: Loss, problem: Problem, state: State, t: jax.Array, steps: int
     ) -> tuple[State, tuple[jax.Array, jax.Array]]:
         """Return the state after step `t` of `steps`, and the loss and whether its gradient was zero before it."""
-        value, gradient = slope(loss, state.image)
-        zero = flat(gradient)
-        uphill = choose(value > state.best.value, gradient, state.uphill)
-        best = keep(state.best, state.image, value)
+        value, gradient = value_and_grad(loss, state.image)
+        zero = is_zero(gradient)
+        uphill = select_examples(value > state.best.value, gradient, state.uphill)
+        best = update_best(state.best, state.image, value)
         rises = state.rises + jnp.where(value > state.value, 1, 0)
 
         window = jnp.asarray(windows(steps))[t]
@@ -66,7 +75,7 @@ class APGD:
         # The loss rose in at most 75 % of the window; or never above its best, with a size kept at the last check.
         stuck = (4 * rises <= 3 * window) | (~state.halved & (best.value <= state.checked))
         back = check & stuck
-        image, gradient = choose(back, (best.image, uphill), (state.image, gradient))
+        image, gradient = select_examples(back, (best.image, uphill), (state.image, gradient))
         size = jnp.where(back, state.size / 2, state.size)
 
         target = project(problem.bounds, image + per_pixel(size) * jnp.sign(gradient))
@@ -85,10 +94,10 @@ class APGD:
         )
         return state, (value, zero)
 
-    def best(self, loss: Loss, problem: Problem, state: State) -> Best:
+    def best(self, loss: Loss, problem: Problem, state: State) -> Incumbent:
         """Return the best point of all, after a forward pass on the last one."""
         del problem
-        return keep(state.best, state.image, loss(state.image))
+        return update_best(state.best, state.image, loss(state.image))
 
 
 def windows(steps: int) -> np.ndarray:

@@ -9,10 +9,21 @@ import numpy as np
 from flax import struct
 
 from wmjax.agents.base import Params, Victim
-from wmjax.attacks.aim import Draw, Frame, attacker_loss
+from wmjax.attacks.attack_loss import Draw, Frame, attacker_loss
+from wmjax.attacks.linf_ball import (
+    Incumbent,
+    Loss,
+    Problem,
+    ball,
+    keys_at,
+    no_incumbent,
+    per_pixel,
+    project,
+    quantize,
+    update_best,
+)
 from wmjax.attacks.objectives import NAMES, NEEDS_DISTANCE
 from wmjax.attacks.optimizers import Optimizer
-from wmjax.attacks.problem import Best, Loss, Problem, ball, grey, keep, keys_at, per_pixel, project, unknown
 from wmjax.attacks.threat import Attack, Threat
 from wmjax.core.errors import InputError
 from wmjax.core.jax_settings import fixed_settings
@@ -44,7 +55,7 @@ def perturb(attack: Attack, victim: Victim, params: Params, frame: Frame, drawn:
     problem = Problem(image, bounds, threat.eps, project(bounds, start), drawn.keys)
     # Outside of the region nothing has a gradient: methods that look at all of it, or ahead, must not see any.
     found = maximise(lambda x: everywhere(jnp.where(region > 0, x, image)), attack.optimizer, problem)
-    return replace(found, image=grey(found.image, image, threat.eps, region)) if attack.rounded else found
+    return replace(found, image=quantize(found.image, image, threat.eps, region)) if attack.rounded else found
 
 
 def start_radius(attack: Attack, threat: Threat) -> jax.Array:
@@ -68,11 +79,11 @@ def maximise(loss: Loss, optimizer: Optimizer, problem: Problem) -> Perturbed:
     if optimizer.restarts == 1:
         return _run(loss, optimizer, problem, jnp.zeros((), jnp.int32))[0]
 
-    def again(best: Best, restart: jax.Array) -> tuple[Best, tuple[jax.Array, ...]]:
+    def again(best: Incumbent, restart: jax.Array) -> tuple[Incumbent, tuple[jax.Array, ...]]:
         found, value = _run(loss, optimizer, replace(problem, keys=keys_at(problem, restart)), restart)
-        return keep(best, found.image, value), (value, found.loss_first, found.zero_grad)
+        return update_best(best, found.image, value), (value, found.loss_first, found.zero_grad)
 
-    best, (value, first, zero) = jax.lax.scan(again, unknown(problem.image), jnp.arange(optimizer.restarts))
+    best, (value, first, zero) = jax.lax.scan(again, no_incumbent(problem.image), jnp.arange(optimizer.restarts))
     return Perturbed(best.image, first[0], jnp.mean(zero, axis=0), best.value - value[0])
 
 

@@ -9,8 +9,17 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from wmjax.attacks.climb import flat, slope
-from wmjax.attacks.problem import Best, Loss, Problem, choose, keep, per_pixel, project, unknown
+from wmjax.attacks.linf_ball import (
+    Incumbent,
+    Loss,
+    Problem,
+    no_incumbent,
+    per_pixel,
+    project,
+    select_examples,
+    update_best,
+)
+from wmjax.attacks.pgd import is_zero, value_and_grad
 
 BIAS = 0.1
 """The largest weight of the step from the clean image, which keeps the iterate near it."""
@@ -27,7 +36,7 @@ class State:
     """Between two steps."""
 
     image: jax.Array  #: [B, H, W, C] the iterate
-    nearest: Best  #: the image beyond the boundary that is nearest to the clean one; its value is minus the distance
+    nearest: Incumbent  #: the image beyond the boundary nearest to the clean one; its value is minus the distance
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,7 @@ class FAB:
     def init(self, problem: Problem, start: jax.Array) -> State:
         """Return the state at `start`."""
         del problem
-        return State(start, unknown(start))
+        return State(start, no_incumbent(start))
 
     def step(
         self, loss: Loss, problem: Problem, state: State, t: jax.Array, steps: int
@@ -45,7 +54,7 @@ class FAB:
         """Return the state after step `t`, and the loss and whether its gradient was zero before it."""
         del t, steps
         image, clean = state.image, problem.image
-        value, gradient = slope(loss, image)
+        value, gradient = value_and_grad(loss, image)
         # The boundary of the linearised loss, as seen from the iterate and from the clean image.
         lead = jnp.nan_to_num(-value)
         ours = to_plane(image, gradient, lead)
@@ -55,16 +64,16 @@ class FAB:
         moved = (1 - bias) * (image + OVERSHOOT * ours) + bias * (clean + OVERSHOOT * theirs)
         moved = jnp.clip(moved, 0.0, 1.0)
         beyond = loss(moved) > 0
-        nearest = keep(state.nearest, moved, jnp.where(beyond, -_size(moved - clean), -jnp.inf))
-        image = choose(beyond, clean + BACK * (moved - clean), moved)
+        nearest = update_best(state.nearest, moved, jnp.where(beyond, -_size(moved - clean), -jnp.inf))
+        image = select_examples(beyond, clean + BACK * (moved - clean), moved)
         # Where nothing was found yet, the iterate is on its way to it.
-        nearest = choose(jnp.isfinite(nearest.value), nearest, unknown(image))
-        return State(image, nearest), (value, flat(gradient))
+        nearest = select_examples(jnp.isfinite(nearest.value), nearest, no_incumbent(image))
+        return State(image, nearest), (value, is_zero(gradient))
 
-    def best(self, loss: Loss, problem: Problem, state: State) -> Best:
+    def best(self, loss: Loss, problem: Problem, state: State) -> Incumbent:
         """Return the nearest image beyond the boundary, or else the iterate, projected onto the ball."""
         image = project(problem.bounds, state.nearest.image)
-        return Best(image, loss(image))
+        return Incumbent(image, loss(image))
 
 
 def to_plane(image: jax.Array, normal: jax.Array, rise: jax.Array) -> jax.Array:

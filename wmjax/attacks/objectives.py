@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from wmjax.agents.base import Internals, Policy
-from wmjax.attacks.problem import choose
+from wmjax.attacks.linf_ball import select_examples
 from wmjax.core.call_syntax import parse_call
 from wmjax.core.distributions import OneHot
 from wmjax.core.errors import InputError, unknown_name
@@ -190,7 +190,7 @@ def mixture(weights: jax.Array, clean: Internals, adv: Internals, further: Mappi
     for weight, objective in zip(weights.T, _all(further), strict=True):
         used = weight != 0
         # Its gradient is cut off as well: 0 times an infinite slope would be no number.
-        loss = objective(clean, choose(used, adv, clean))
+        loss = objective(clean, select_examples(used, adv, clean))
         total += jnp.where(used, weight * loss, 0.0)
     return total
 

@@ -6,15 +6,13 @@ from typing import Any, Protocol
 
 import jax
 
-from wmjax.attacks import noises, starts
+from wmjax.attacks import initial_points
 from wmjax.attacks.apgd import APGD
-from wmjax.attacks.climb import Climb
-from wmjax.attacks.directions import MOMENTUM, NESTEROV, SIGN, SMOOTH
-from wmjax.attacks.diversity import diverse
+from wmjax.attacks.black_box import RandomSearch, Square
 from wmjax.attacks.fab import FAB
-from wmjax.attacks.problem import Best, Loss, Problem
-from wmjax.attacks.scores import Chance, Square
-from wmjax.attacks.starts import Start
+from wmjax.attacks.initial_points import Start
+from wmjax.attacks.linf_ball import Incumbent, Loss, Problem
+from wmjax.attacks.pgd import MOMENTUM, NESTEROV, SIGN, SMOOTH, IteratedGradient, diverse
 from wmjax.core.errors import InputError, unknown_name
 from wmjax.core.numbers import is_whole
 
@@ -33,7 +31,7 @@ class Method(Protocol):
     ) -> tuple[Any, tuple[jax.Array, jax.Array]]:
         """Return the state after step `t` of `steps`, the loss [B] and whether its gradient was exactly zero, [B]."""
 
-    def best(self, loss: Loss, problem: Problem, state: Any) -> Best:
+    def best(self, loss: Loss, problem: Problem, state: Any) -> Incumbent:
         """Return the result and its loss."""
 
 
@@ -41,12 +39,12 @@ class Method(Protocol):
 class Optimizer:
     """A static choice: `steps` steps of `method` from `start`, `restarts` times. With 0 steps the start is the result.
 
-    Parts combine freely: `Optimizer(10, Climb((SMOOTH, MOMENTUM, SIGN), diverse))` is the TI-DI-MI-FGSM.
+    Parts combine freely: `Optimizer(10, IteratedGradient((SMOOTH, MOMENTUM, SIGN), diverse))` is the TI-DI-MI-FGSM.
     """
 
     steps: int
-    method: Method = field(default_factory=Climb)
-    start: Start = starts.given
+    method: Method = field(default_factory=IteratedGradient)
+    start: Start = initial_points.given
     restarts: int = 1
 
 
@@ -64,37 +62,37 @@ def pgd(steps: int | None = None) -> Optimizer:
 
 def pgd_random_start(steps: int | None = None) -> Optimizer:
     """Return PGD from a random point of the ball."""
-    return Optimizer(_steps("pgd_random_start", steps, 10), start=starts.uniform)
+    return Optimizer(_steps("pgd_random_start", steps, 10), start=initial_points.uniform)
 
 
 def pgd_restarts(steps: int | None = None) -> Optimizer:
     """Return PGD, then PGD from four random points of the ball, `steps` each; the one that ends highest is kept."""
-    return Optimizer(_steps("pgd_restarts", steps, 10), start=starts.given_first, restarts=5)
+    return Optimizer(_steps("pgd_restarts", steps, 10), start=initial_points.given_first, restarts=5)
 
 
 def mi_fgsm(steps: int | None = None) -> Optimizer:
     """Return PGD with momentum."""
-    return Optimizer(_steps("mi_fgsm", steps, 10), Climb((MOMENTUM, SIGN)))
+    return Optimizer(_steps("mi_fgsm", steps, 10), IteratedGradient((MOMENTUM, SIGN)))
 
 
 def ni_fgsm(steps: int | None = None) -> Optimizer:
     """Return PGD with Nesterov's momentum: its gradient is taken ahead, at times outside of the ball and of [0, 1]."""
-    return Optimizer(_steps("ni_fgsm", steps, 10), Climb((NESTEROV, SIGN)))
+    return Optimizer(_steps("ni_fgsm", steps, 10), IteratedGradient((NESTEROV, SIGN)))
 
 
 def di_fgsm(steps: int | None = None) -> Optimizer:
     """Return PGD whose gradient is taken, half of the time, on a smaller copy."""
-    return Optimizer(_steps("di_fgsm", steps, 10), Climb(transform=diverse))
+    return Optimizer(_steps("di_fgsm", steps, 10), IteratedGradient(transform=diverse))
 
 
 def ti_fgsm(steps: int | None = None) -> Optimizer:
     """Return PGD on the smoothed gradient."""
-    return Optimizer(_steps("ti_fgsm", steps, 10), Climb((SMOOTH, SIGN)))
+    return Optimizer(_steps("ti_fgsm", steps, 10), IteratedGradient((SMOOTH, SIGN)))
 
 
 def apgd(steps: int | None = None) -> Optimizer:
     """Return APGD, of 100 steps if not given, from its own random start."""
-    return Optimizer(_steps("apgd", steps, 100), APGD(), starts.surface)
+    return Optimizer(_steps("apgd", steps, 100), APGD(), initial_points.surface)
 
 
 def fab(steps: int | None = None) -> Optimizer:
@@ -104,22 +102,22 @@ def fab(steps: int | None = None) -> Optimizer:
 
 def square(steps: int | None = None) -> Optimizer:
     """Return Square, from its own random start; `steps` counts evaluations, and is 1000 if not given."""
-    return Optimizer(_steps("square", steps, 1000), Square(), starts.stripes)
+    return Optimizer(_steps("square", steps, 1000), Square(), initial_points.stripes)
 
 
 def random_uniform(steps: int | None = None) -> Optimizer:
     """Return the best of `steps` (1) draws of uniform noise."""
-    return Optimizer(_steps("random_uniform", steps, 1), Chance(noises.uniform))
+    return Optimizer(_steps("random_uniform", steps, 1), RandomSearch(initial_points.uniform_noise))
 
 
 def random_sign(steps: int | None = None) -> Optimizer:
     """Return the best of `steps` (1) draws of sign noise."""
-    return Optimizer(_steps("random_sign", steps, 1), Chance(noises.sign))
+    return Optimizer(_steps("random_sign", steps, 1), RandomSearch(initial_points.sign_noise))
 
 
 def random_gaussian(steps: int | None = None) -> Optimizer:
     """Return the best of `steps` (1) draws of clipped normal noise."""
-    return Optimizer(_steps("random_gaussian", steps, 1), Chance(noises.gaussian))
+    return Optimizer(_steps("random_gaussian", steps, 1), RandomSearch(initial_points.gaussian_noise))
 
 
 OPTIMIZERS: dict[str, Callable[[int | None], Optimizer]] = {

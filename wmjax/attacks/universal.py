@@ -5,10 +5,10 @@ import jax.numpy as jnp
 from flax import struct
 
 from wmjax.agents.base import Params, Victim
-from wmjax.attacks.aim import Draw, Frame, attacker_loss
 from wmjax.attacks.attack import maximise, start_radius
+from wmjax.attacks.attack_loss import Draw, Frame, attacker_loss
 from wmjax.attacks.fab import FAB
-from wmjax.attacks.problem import Ball, Problem, ball, per_pixel, project
+from wmjax.attacks.linf_ball import Ball, Problem, ball, per_pixel, project
 from wmjax.attacks.threat import Attack, Threat
 from wmjax.core.errors import InputError
 from wmjax.core.jax_settings import fixed_settings

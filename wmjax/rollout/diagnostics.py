@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from wmjax.agents.base import Embedding, Internals, Params, Prediction, Victim
-from wmjax.attacks.aim import Draw, Frame, attacker_aim, attacker_loss
 from wmjax.attacks.attack import Perturbed
+from wmjax.attacks.attack_loss import Draw, Frame, attacker_aim, attacker_loss
 from wmjax.attacks.objectives import drift
 from wmjax.attacks.threat import Attack, Threat
 from wmjax.core.distributions import OneHot

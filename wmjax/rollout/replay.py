@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from wmjax.agents.base import Belief, Params, Victim
-from wmjax.attacks.aim import Draw, Frame
+from wmjax.attacks.attack_loss import Draw, Frame
 from wmjax.attacks.threat import Attack, Threat
 from wmjax.core.jax_settings import fixed_settings
 from wmjax.rollout.step import draw_at, frame_at, respond

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 from flax import struct
 
 from wmjax.agents.base import Belief, Embedding, Internals, Params, Prediction, Victim
-from wmjax.attacks.aim import Draw, Frame, attacker_loss, draw
 from wmjax.attacks.attack import Perturbed, perturb
+from wmjax.attacks.attack_loss import Draw, Frame, attacker_loss, draw
 from wmjax.attacks.defenses import Defense
+from wmjax.attacks.linf_ball import select_examples
 from wmjax.attacks.objectives import policy_gap, value_gap
-from wmjax.attacks.problem import choose
 from wmjax.attacks.threat import Attack, Threat
 from wmjax.attacks.timing import strike
 from wmjax.core.image import LEVELS
@@ -281,4 +281,4 @@ def _loss(
     return attacker_loss(attack, victim, params, frame, drawn, threat)(image)
 
 
-_perturb, _choose = jax.jit(perturb, static_argnums=(0, 1)), jax.jit(choose)
+_perturb, _choose = jax.jit(perturb, static_argnums=(0, 1)), jax.jit(select_examples)

@@ -42,7 +42,7 @@ def project(bounds: Ball, image: jax.Array) -> jax.Array:
     return jnp.clip(image, bounds.lower, bounds.upper)
 
 
-def grey(image: jax.Array, clean: jax.Array, eps: jax.Array, region: jax.Array | float = 1.0) -> jax.Array:
+def quantize(image: jax.Array, clean: jax.Array, eps: jax.Array, region: jax.Array | float = 1.0) -> jax.Array:
     """Return `image` [B, H, W, C] rounded to grey levels k / 255, no more levels from `clean` than the ball allows.
 
     8 / 255 are 8 levels, although neither it nor the levels are exact in float32. `clean` is of grey levels itself.
@@ -65,24 +65,24 @@ class Problem:
 
 
 @struct.dataclass
-class Best:
+class Incumbent:
     """The best point of each example so far."""
 
     image: jax.Array  #: [B, H, W, C]
     value: jax.Array  #: [B] its loss; -inf as long as none was known
 
 
-def unknown(image: jax.Array) -> Best:
+def no_incumbent(image: jax.Array) -> Incumbent:
     """Return `image` [B, H, W, C] as the best point for want of another: any loss that is a number beats it."""
-    return Best(image, jnp.full(len(image), -jnp.inf, image.dtype))
+    return Incumbent(image, jnp.full(len(image), -jnp.inf, image.dtype))
 
 
-def keep(best: Best, image: jax.Array, value: jax.Array) -> Best:
+def update_best(best: Incumbent, image: jax.Array, value: jax.Array) -> Incumbent:
     """Return the better of two points in each example; a loss that is not a number is never better."""
-    return choose(value > best.value, Best(image, value), best)
+    return select_examples(value > best.value, Incumbent(image, value), best)
 
 
-def choose(chosen: jax.Array, one: Tree, other: Tree) -> Tree:
+def select_examples(chosen: jax.Array, one: Tree, other: Tree) -> Tree:
     """Return the examples of `one` where `chosen` [B], else those of `other`; both are trees of arrays [B, ...]."""
     along = lambda leaf: chosen.reshape(-1, *[1] * (leaf.ndim - 1))  # noqa: E731
     return jax.tree.map(lambda a, b: jnp.where(along(a), a, b), one, other)

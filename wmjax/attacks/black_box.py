@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from wmjax.attacks import noises
-from wmjax.attacks.noises import Noise
-from wmjax.attacks.problem import Best, Loss, Problem, keep, keys_at, per_pixel, project, unknown
+from wmjax.attacks.initial_points import Noise, sign_noise
+from wmjax.attacks.linf_ball import Incumbent, Loss, Problem, keys_at, no_incumbent, per_pixel, project, update_best
 
 SHARE = 0.8
 """The share of the image that the first squares cover."""
@@ -28,14 +27,14 @@ class Square:
     Step 0 evaluates the start. Unlike in the published code each example has a square of its own.
     """
 
-    def init(self, problem: Problem, start: jax.Array) -> Best:
+    def init(self, problem: Problem, start: jax.Array) -> Incumbent:
         """Return the start, its loss not yet known."""
         del problem
-        return unknown(start)
+        return no_incumbent(start)
 
     def step(
-        self, loss: Loss, problem: Problem, state: Best, t: jax.Array, steps: int
-    ) -> tuple[Best, tuple[jax.Array, jax.Array]]:
+        self, loss: Loss, problem: Problem, state: Incumbent, t: jax.Array, steps: int
+    ) -> tuple[Incumbent, tuple[jax.Array, jax.Array]]:
         """Return the best point after step `t` of `steps`, and the loss of the one tried; no gradient is ever zero."""
         shape = problem.image.shape[1:]
         side = jnp.asarray(sides(steps, *shape[:2]))[t]
@@ -43,36 +42,36 @@ class Square:
         corner = jnp.where(signs > 0, problem.bounds.upper, problem.bounds.lower)
         tried = jnp.where(inside, corner, state.image)
         value = loss(tried)
-        return keep(state, tried, value), (value, jnp.zeros(len(value), bool))
+        return update_best(state, tried, value), (value, jnp.zeros(len(value), bool))
 
-    def best(self, loss: Loss, problem: Problem, state: Best) -> Best:
+    def best(self, loss: Loss, problem: Problem, state: Incumbent) -> Incumbent:
         """Return the best point of all."""
         del loss, problem
         return state
 
 
 @dataclass(frozen=True)
-class Chance:
+class RandomSearch:
     """Draw noise around the clean image, as many times as there are steps, and keep the best draw."""
 
     noise: Noise
 
-    def init(self, problem: Problem, start: jax.Array) -> Best:
+    def init(self, problem: Problem, start: jax.Array) -> Incumbent:
         """Return the start, to which any draw is preferred."""
         del problem
-        return unknown(start)
+        return no_incumbent(start)
 
     def step(
-        self, loss: Loss, problem: Problem, state: Best, t: jax.Array, steps: int
-    ) -> tuple[Best, tuple[jax.Array, jax.Array]]:
+        self, loss: Loss, problem: Problem, state: Incumbent, t: jax.Array, steps: int
+    ) -> tuple[Incumbent, tuple[jax.Array, jax.Array]]:
         """Return the best draw after step `t`, and the loss of the new one; no gradient is ever zero."""
         del steps
         noise = jax.vmap(lambda key: self.noise(key, problem.image.shape[1:]))(keys_at(problem, t))
         tried = project(problem.bounds, problem.image + per_pixel(problem.eps) * noise)
         value = loss(tried)
-        return keep(state, tried, value), (value, jnp.zeros(len(value), bool))
+        return update_best(state, tried, value), (value, jnp.zeros(len(value), bool))
 
-    def best(self, loss: Loss, problem: Problem, state: Best) -> Best:
+    def best(self, loss: Loss, problem: Problem, state: Incumbent) -> Incumbent:
         """Return the best draw."""
         del loss, problem
         return state
@@ -96,4 +95,4 @@ def _square(key: jax.Array, side: jax.Array, shape: tuple[int, ...]) -> tuple[ja
     left = jax.random.randint(columns, (), 0, width - side + 1)
     y, x = jnp.arange(height)[:, None, None], jnp.arange(width)[None, :, None]
     inside = (y >= top) & (y < top + side) & (x >= left) & (x < left + side)
-    return inside, noises.sign(channels, (1, 1, depth))
+    return inside, sign_noise(channels, (1, 1, depth))

@@ -9,8 +9,8 @@ from flax import struct
 
 from wmjax.agents.base import Belief, Embedding, Params, Prediction, Victim
 from wmjax.attacks.defenses import through
+from wmjax.attacks.linf_ball import Loss
 from wmjax.attacks.objectives import NAMES, critic, mixture, towards
-from wmjax.attacks.problem import Loss
 from wmjax.attacks.threat import Attack, Threat
 from wmjax.core.jax_settings import check_keys, fixed_settings
 
