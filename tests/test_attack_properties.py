@@ -10,6 +10,7 @@ from programs import QUICK, quick
 
 from wmjax import attacks
 from wmjax.attacks import OPTIMIZERS, Attack, Frame, Optimizer, Problem, ball, maximise, optimizer, region, threat
+from wmjax.attacks.linf_ball import quantize
 from wmjax.core.errors import InputError
 from wmjax.core.image import LEVELS
 

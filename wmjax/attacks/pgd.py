@@ -17,16 +17,16 @@ import numpy as np
 from wmjax.attacks.linf_ball import Incumbent, Loss, Problem, keys_at, per_pixel, project
 
 DECAY = 1.0
-"""How much of the momentum outlives a step."""
+"""Share of the momentum that outlives a step."""
 
 KERNEL, DEVIATIONS = 15, 3.0
 """Width of the smoothing kernel in pixels, and how many standard deviations its half covers."""
 
-PROBABILITY = 0.5
-"""How often a copy is not the image itself."""
+DIVERSE_SHARE = 0.5
+"""Share of the copies that are not the image itself."""
 
-RATE = 0.9
-"""The smallest size that the image is shrunk to, of its own."""
+SMALLEST_COPY = 0.9
+"""Size of the smallest copy, over that of the image."""
 
 
 def value_and_grad(loss: Loss, image: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -92,19 +92,19 @@ SMOOTH = Direction(init=lambda image: (), update=_smooth)
 def diverse(keys: jax.Array, image: jax.Array) -> jax.Array:
     """Return copies of `image` [B, H, W, C], H = W, by a key an example [B]; half of them are the image itself.
 
-    The others are shrunk bilinearly, to a side from `RATE` H to H - 1, and put anywhere on black. As in the published
-    code a copy leaves at least one row below it and one column to its right black.
+    The others are shrunk bilinearly, to a side from `SMALLEST_COPY` H to H - 1, and put anywhere on black. As in the
+    published code a copy leaves at least one row below it and one column to its right black.
     """
     return jax.vmap(_diverse)(keys, image)
 
 
 def _diverse(key: jax.Array, image: jax.Array) -> jax.Array:
     chance, size, place = jax.random.split(key, 3)
-    side = jax.random.randint(size, (), max(int(RATE * len(image)), 1), len(image))
+    side = jax.random.randint(size, (), max(int(SMALLEST_COPY * len(image)), 1), len(image))
     corner = jax.random.randint(place, (2,), 0, len(image) - side).astype(image.dtype)
     scale = jnp.full(2, side.astype(image.dtype) / len(image))
     shrunk = jax.image.scale_and_translate(image, image.shape, (0, 1), scale, corner, "linear", antialias=False)
-    return jnp.where(jax.random.bernoulli(chance, PROBABILITY), shrunk, image)
+    return jnp.where(jax.random.bernoulli(chance, DIVERSE_SHARE), shrunk, image)
 
 
 @dataclass(frozen=True)
