@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wmjax.report.cells import cell_text, cells
+from wmjax.report.check_cells import cell_text, cells
 from wmjax.report.checks import CHECKS, FLIPS, LOSS_ERROR, check
 from wmjax.report.comparisons import FALSE_ALARM
 from wmjax.study.schema import SCHEMA

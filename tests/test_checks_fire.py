@@ -19,9 +19,9 @@ from wmjax.attacks.pgd import SIGN, Direction, IteratedGradient
 from wmjax.core.image import LEVELS
 from wmjax.envs.base import TASKS, EnvSpec
 from wmjax.report import report
-from wmjax.report.cells import cells
+from wmjax.report.check_cells import cells
 from wmjax.report.checks import CHECKS, check
-from wmjax.report.folder import read_rows
+from wmjax.report.load_results import read_rows
 from wmjax.rollout import drivers, step
 from wmjax.study import device_worker
 from wmjax.study.spec import Study

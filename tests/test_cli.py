@@ -169,7 +169,7 @@ def test_training_says_how_far_it_is_and_where_the_agent_went(wmjax, monkeypatch
         return job
 
     monkeypatch.setattr(training, "train", fake)
-    monkeypatch.setattr("wmjax.train.finish.finish", lambda job: [job.folder / f"{job.name}.safetensors"])
+    monkeypatch.setattr("wmjax.train.export_run.finish", lambda job: [job.folder / f"{job.name}.safetensors"])
     code, out, _ = wmjax("train", "--task", "dmc_reacher_easy", "--out", "run")
     assert code == 0
     assert out.splitlines() == [

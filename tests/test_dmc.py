@@ -13,7 +13,7 @@ from benchmarks.parity import place, reset, step
 from wmjax import envs
 from wmjax.core.errors import InputError
 from wmjax.envs import dmc
-from wmjax.envs.dmc import patches
+from wmjax.envs.dmc import mjx_patches
 from wmjax.envs.dmc.rewards import inside, tolerance
 
 DOMAINS = {
@@ -86,7 +86,7 @@ def test_contacts_are_those_of_mujoco(first, second, plane):
         data = mjx.collision(mjx_model, mjx.kinematics(mjx_model, mjx_data.replace(qpos=qpos)))
         return data._impl.contact
 
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), patches.applied():
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), mjx_patches.applied():
         mjx_model, mjx_data = mjx.put_model(model), mjx.make_data(model)
         got = jax.tree.map(np.asarray, contact(jnp.asarray(qpos, float)))
     data, errors, crossed = mujoco.MjData(model), [], 0

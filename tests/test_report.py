@@ -25,8 +25,8 @@ from wmjax.core.errors import InputError
 from wmjax.report import report
 from wmjax.report.checks import CHECKS
 from wmjax.report.curves import _spread
-from wmjax.report.folder import read_rows
-from wmjax.report.ink import objective_styles
+from wmjax.report.load_results import read_rows
+from wmjax.report.plot_style import objective_styles
 from wmjax.report.traces import lowest_pairs
 from wmjax.study.schema import SCHEMA, SCHEMA_VERSION
 

@@ -11,17 +11,17 @@ from matplotlib.colors import to_hex
 from matplotlib.text import Text
 from PIL import Image
 
+from wmjax.report.comparison_groups import lineups
+from wmjax.report.condition import Setting, noise_setting, setting_name, told_axes
 from wmjax.report.curves import draw_curves
+from wmjax.report.defense_recovery import recovery_section
 from wmjax.report.directions import directions_section
 from wmjax.report.document import Figure, Table
-from wmjax.report.ink import INK, WIDTH, drawable
-from wmjax.report.lineups import lineups
 from wmjax.report.panels import tasks_section
+from wmjax.report.plot_style import INK, WIDTH, drawable
 from wmjax.report.published import BUDGETS, TASKS, published_section
 from wmjax.report.ranking import ranking_section
-from wmjax.report.recoveries import recovery_section
 from wmjax.report.scores import blocks, failed_rows, left_out_rows, summarise
-from wmjax.report.settings import Setting, noise_setting, setting_name, told_axes
 from wmjax.report.strongest import strongest_section
 from wmjax.report.temporal import temporal_section
 from wmjax.report.transfer import transfer_section

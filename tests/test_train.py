@@ -19,7 +19,7 @@ from tensorboardX.record_writer import masked_crc32c
 import wmjax
 from wmjax import envs
 from wmjax.core.errors import InputError
-from wmjax.train import finish, run, seeds, sizes
+from wmjax.train import export_run, multi_seed, run, sizes
 from wmjax.train.checkpoint import checkpoints, restore, save
 from wmjax.train.curves import Curves
 from wmjax.train.job import prepare
@@ -32,8 +32,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 TASK = "dmc_cartpole_balance"
 SMALL = ["batch_size = 2", "batch_length = 3", "imag_horizon = 2", "env_num = 2", "train_ratio = 3", "max_size = 40"]
 PROGRAMS = {
-    "begin": jax.jit(seeds.begin.__wrapped__, static_argnums=(0, 1), compiler_options=QUICK),
-    "go_on": jax.jit(seeds.go_on.__wrapped__, static_argnums=(0, 1, 2), donate_argnums=4, compiler_options=QUICK),
+    "begin": jax.jit(multi_seed.begin.__wrapped__, static_argnums=(0, 1), compiler_options=QUICK),
+    "go_on": jax.jit(multi_seed.go_on.__wrapped__, static_argnums=(0, 1, 2), donate_argnums=4, compiler_options=QUICK),
 }
 
 
@@ -72,7 +72,7 @@ def test_playing_and_learning(quick, tmp_path, monkeypatch):
     np.testing.assert_allclose(trained.state.play.scores[0], moments.reward[:, 5:10].sum(1), rtol=1e-6)
     assert len({frame.tobytes() for frame in moments.image.reshape(-1, 64 * 64 * 3)}) == 26
     before = untrained(trained.plan, jax.random.key(0)).params
-    (params,) = seeds.agents(trained.state)
+    (params,) = multi_seed.agents(trained.state)
     moved = {part: not same(params[part], before[part]) for part in params}
     assert all(moved.values()), moved
     events = list((tmp_path / "tensorboard" / "seed_0").glob("events.*"))
@@ -84,9 +84,9 @@ def test_playing_and_learning(quick, tmp_path, monkeypatch):
         played.append((name, backend))
         return np.arange(20.0) + 100 * bool(name)
 
-    monkeypatch.setattr(finish, "clean_returns", returns)
-    monkeypatch.setattr(finish, "random_returns", lambda task, seeds: np.arange(20.0))
-    (path,) = finish.finish(trained)
+    monkeypatch.setattr(export_run, "clean_returns", returns)
+    monkeypatch.setattr(export_run, "random_returns", lambda task, seeds: np.arange(20.0))
+    (path,) = export_run.finish(trained)
     name = "dmc_cartpole_balance_r2dreamer_tiny"
     assert path == tmp_path / f"{name}.safetensors"
     assert played == [(name, "device"), (name, "host"), ("", "device")]
@@ -251,7 +251,7 @@ def saved(folder, step, state, log=()):
 
 def found(folder, like=STATE):
     with checkpoints(folder) as manager:
-        return restore(manager, jax.eval_shape(lambda: like), seeds.devices(1))
+        return restore(manager, jax.eval_shape(lambda: like), multi_seed.devices(1))
 
 
 def test_on_a_full_disk_the_checkpoint_before_is_kept(tmp_path, caplog):

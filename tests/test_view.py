@@ -21,11 +21,11 @@ import uvicorn
 from wmjax.core.errors import InputError
 from wmjax.report import traces
 from wmjax.study.schema import SCHEMA, SCHEMA_VERSION
-from wmjax.view.gate import BODY
 from wmjax.view.launch import State
-from wmjax.view.recorded import numbers
+from wmjax.view.request_guard import BODY
 from wmjax.view.results import Results
 from wmjax.view.server import Library, _events, application, serve
+from wmjax.view.trace_api import numbers
 
 AGENT = "dmc_cartpole_balance_r2dreamer_1m"
 TASK = "dmc_cartpole_balance"

@@ -316,7 +316,7 @@ def _view(command: View) -> None:
 def _train(command: Train) -> int:
     runtime.use_compilation_cache()
     with _undisturbed():
-        from wmjax.train.finish import finish
+        from wmjax.train.export_run import finish
         from wmjax.train.job import prepare
         from wmjax.train.run import Progress, train
 

@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from wmjax.render.culling import Parts, mirrored, picture
 from wmjax.render.facets import facets
 from wmjax.render.light import Light, shine
-from wmjax.render.near import Parts, mirrored, picture
 from wmjax.render.planes import Backdrop
+from wmjax.render.polylines import nearest
 from wmjax.render.scene import SAMPLES, Poses, Scene, behind, posed
 from wmjax.render.shadow import NOBODY, shadowed
 from wmjax.render.solids import MOST, Solids, hit
-from wmjax.render.threads import nearest
 from wmjax.render.vectors import times
 
 _EMPTY = 0x7F800000

@@ -9,6 +9,7 @@ import numpy as np
 from flax import struct
 
 from wmjax.core.errors import InputError
+from wmjax.render.culling import Parts, mirrored, near
 from wmjax.render.light import Gloss, Light
 from wmjax.render.model import (
     array,
@@ -23,7 +24,6 @@ from wmjax.render.model import (
     plane,
     visible,
 )
-from wmjax.render.near import Parts, mirrored, near
 from wmjax.render.planes import Backdrop, Plane, backdrop
 from wmjax.render.sky import sky
 from wmjax.render.solids import KINDS, Kind, Solids

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 
 from wmjax.render.light import Light
+from wmjax.render.polylines import lines
 from wmjax.render.solids import Solids, meets
-from wmjax.render.threads import lines
 from wmjax.render.vectors import apart_from_zero, dot, plus, times
 
 NOBODY = -1

@@ -12,13 +12,13 @@ from wmjax.core import machine
 from wmjax.core.errors import InputError
 from wmjax.core.files import make_folder
 from wmjax.report import csv, html, latex, markdown
+from wmjax.report.condition import Setting, setting_name, told_axes
 from wmjax.report.document import Document, Figure, Table, Video
-from wmjax.report.folder import read_manifest, read_rows
+from wmjax.report.labels import budget_label
+from wmjax.report.load_results import read_manifest, read_rows
 from wmjax.report.markdown import code
-from wmjax.report.names import budget_label
 from wmjax.report.page import assemble
 from wmjax.report.scores import blocks, summarise
-from wmjax.report.settings import Setting, setting_name, told_axes
 from wmjax.report.tables import objective_text
 from wmjax.report.traces import Trace, lowest_pairs
 from wmjax.report.video import amplification, write_video

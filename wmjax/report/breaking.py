@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from wmjax.metrics import resampled_means, valid_mean
 from wmjax.report.document import Table, Value
+from wmjax.report.labels import budget_label
 from wmjax.report.markdown import code
-from wmjax.report.names import budget_label
 from wmjax.report.scores import DRAW, Block, Floats
 from wmjax.report.tables import Parts, label_text, setting_axis
 

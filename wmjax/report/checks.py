@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from wmjax.report.cells import Cell, Cells, Fired
+from wmjax.report.check_cells import Cell, Cells, Fired
 from wmjax.report.comparisons import (
     FALSE_ALARM,
     gradient_cells,

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from wmjax.metrics import paired_p
-from wmjax.report.cells import Cell, Cells, Fired
-from wmjax.report.names import budget_label, optimizer_label
+from wmjax.report.check_cells import Cell, Cells, Fired
+from wmjax.report.condition import noise_setting
+from wmjax.report.labels import budget_label, optimizer_label
 from wmjax.report.scores import Floats
-from wmjax.report.settings import noise_setting
 
 FALSE_ALARM = 0.01
 """Chance that a check fires in a study without fault: rare enough that a reader takes it seriously."""

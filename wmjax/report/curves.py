@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from wmjax.report.ink import (
+from wmjax.report.labels import budget_label, objective_label
+from wmjax.report.plot_style import (
     INK,
     MEDIUM,
     RULE,
@@ -22,7 +23,6 @@ from wmjax.report.ink import (
     objective_styles,
     write,
 )
-from wmjax.report.names import budget_label, objective_label
 from wmjax.report.scores import Block, Estimate, Floats, Summary
 
 _DASHES = ((0, ()), (0, (4.5, 1.8)), (0, (1, 1.3)), (0, (6, 1.5, 1, 1.5)))

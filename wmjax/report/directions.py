@@ -9,10 +9,10 @@ import numpy as np
 
 from wmjax.core.call_syntax import parse_call
 from wmjax.metrics import adaptive_gap, interval, valid_mean
+from wmjax.report.condition import USUAL, Setting
+from wmjax.report.defense_recovery import defended
 from wmjax.report.document import Section, Table, Value
-from wmjax.report.recoveries import defended
 from wmjax.report.scores import Block, Estimate, Floats, Summary, has_nauc
-from wmjax.report.settings import USUAL, Setting
 from wmjax.report.tables import Parts, estimate_value
 
 _RANDOM = "random noise hurts less than any objective (table 2)"

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from wmjax.report.checks import Finding
-from wmjax.report.folder import Rows
+from wmjax.report.labels import budget_label
+from wmjax.report.load_results import Rows
 from wmjax.report.markdown import code, count, interval
-from wmjax.report.names import budget_label
 from wmjax.report.scores import failed_rows, has_nauc, left_out_rows
 from wmjax.report.tables import Missing, Parts, objective_text
 

@@ -3,21 +3,21 @@
 from collections.abc import Sequence
 
 from wmjax.report.breaking import breaking_budgets
-from wmjax.report.cells import Cells, cell_text, cells
+from wmjax.report.check_cells import Cells, cell_text, cells
 from wmjax.report.checks import Finding, check
+from wmjax.report.condition import setting_order
 from wmjax.report.curves import draw_curves
+from wmjax.report.defense_recovery import recovery_section
 from wmjax.report.directions import directions_section
 from wmjax.report.document import Document, Figure, Part, Section, Table, Video
 from wmjax.report.findings import warnings
-from wmjax.report.folder import Manifest, Rows
+from wmjax.report.load_results import Manifest, Rows
 from wmjax.report.markdown import bullets, code, count, plain, prose
 from wmjax.report.panels import tasks_section
 from wmjax.report.published import published_section
 from wmjax.report.ranking import ranking_section
-from wmjax.report.recoveries import recovery_section
 from wmjax.report.reproduce import reproduce_section
 from wmjax.report.scores import has_nauc
-from wmjax.report.settings import setting_order
 from wmjax.report.strongest import strongest_section
 from wmjax.report.summary import broken_section, summary_section
 from wmjax.report.tables import Parts, clean_table, diagnostics_table, missing_cells, nauc_table, returns_table

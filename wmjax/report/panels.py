@@ -7,8 +7,12 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 
+from wmjax.report.comparison_groups import by_victim, lineups
+from wmjax.report.condition import setting_order
 from wmjax.report.document import Figure, Section, Table, Value
-from wmjax.report.ink import (
+from wmjax.report.labels import OBJECTIVES, objective_label
+from wmjax.report.markdown import code
+from wmjax.report.plot_style import (
     INK,
     MEDIUM,
     RULE,
@@ -23,11 +27,7 @@ from wmjax.report.ink import (
     named_styles,
     write,
 )
-from wmjax.report.lineups import by_victim, lineups
-from wmjax.report.markdown import code
-from wmjax.report.names import OBJECTIVES, objective_label
 from wmjax.report.scores import Estimate, has_nauc
-from wmjax.report.settings import setting_order
 from wmjax.report.tables import Parts, estimate_value
 
 _LETTERS = 16  # of a row's name, at most

@@ -6,12 +6,12 @@ from typing import NamedTuple
 import numpy as np
 
 from wmjax.metrics import interval, nauc, resampled_means, valid_mean
+from wmjax.report.condition import USUAL
 from wmjax.report.document import Part, Section, Table, Value
-from wmjax.report.folder import Rows
+from wmjax.report.labels import objective_label
+from wmjax.report.load_results import Rows
 from wmjax.report.markdown import code
-from wmjax.report.names import objective_label
 from wmjax.report.scores import DRAW, Block, Estimate, Floats, episode_returns
-from wmjax.report.settings import USUAL
 from wmjax.report.strongest import strongest
 from wmjax.report.tables import Parts, estimate_value
 

@@ -8,13 +8,13 @@ from matplotlib.lines import Line2D
 
 from wmjax.metrics import interval, ranking, valid_mean
 from wmjax.metrics.ranking import WEIGHTS
+from wmjax.report.comparison_groups import Lineup, by_victim, common_tasks, lineups
+from wmjax.report.condition import Setting, setting_order
+from wmjax.report.defense_recovery import Defended, defended
 from wmjax.report.document import Figure, Part, Section, Table, Value
-from wmjax.report.ink import INK, RULE, SMALL, WIDTH, axes_at, blank, legend, legend_columns, named_styles, write
-from wmjax.report.lineups import Lineup, by_victim, common_tasks, lineups
 from wmjax.report.markdown import code
-from wmjax.report.recoveries import Defended, defended
+from wmjax.report.plot_style import INK, RULE, SMALL, WIDTH, axes_at, blank, legend, legend_columns, named_styles, write
 from wmjax.report.scores import Estimate, Floats, has_nauc
-from wmjax.report.settings import Setting, setting_order
 from wmjax.report.tables import Parts, estimate_value
 
 _MODES = ("full", "first_half", "sparse(2)")

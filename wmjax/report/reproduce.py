@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wmjax.report.document import Section, Table
-from wmjax.report.folder import Manifest, Rows
+from wmjax.report.load_results import Manifest, Rows
 from wmjax.report.markdown import block, code, prose
 
 

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from wmjax.core.call_syntax import parse_call
 from wmjax.metrics import interval, iqm, nauc, resampled_iqms, resampled_means, valid_mean
-from wmjax.report.folder import Rows
+from wmjax.report.condition import Setting, attacked_rows, setting_name, setting_rows, study_settings, told_axes
+from wmjax.report.labels import objective_order, optimizer_label
+from wmjax.report.load_results import Rows
 from wmjax.report.markdown import count
-from wmjax.report.names import objective_order, optimizer_label
-from wmjax.report.settings import Setting, attacked_rows, setting_name, setting_rows, study_settings, told_axes
 
 Floats = NDArray[np.float64]
 

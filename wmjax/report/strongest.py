@@ -3,11 +3,11 @@
 import numpy as np
 
 from wmjax.metrics import interval, strongest_counts
+from wmjax.report.condition import setting_order
 from wmjax.report.document import Section, Table, Value
 from wmjax.report.markdown import code, count
 from wmjax.report.panels import short_text
 from wmjax.report.scores import Estimate, Floats, has_nauc
-from wmjax.report.settings import setting_order
 from wmjax.report.tables import Parts, estimate_value
 
 

@@ -7,13 +7,13 @@ import numpy as np
 
 from wmjax.report.breaking import SHARE, breaking_table
 from wmjax.report.checks import Finding
+from wmjax.report.condition import attacked_rows
 from wmjax.report.document import Facts, Section, Signature, Value
 from wmjax.report.findings import outcomes
-from wmjax.report.folder import Rows
+from wmjax.report.labels import OBJECTIVES, budget_label, objective_label
+from wmjax.report.load_results import Rows
 from wmjax.report.markdown import bullets, code, count, prose, value_texts
-from wmjax.report.names import OBJECTIVES, budget_label, objective_label
 from wmjax.report.scores import failed_rows, left_out_rows
-from wmjax.report.settings import attacked_rows
 from wmjax.report.tables import Missing, Parts, label_text
 
 _SIGNATURE = Signature(

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wmjax.metrics import valid_mean
+from wmjax.report.condition import Setting, noise_setting, setting_name, told_axes
 from wmjax.report.document import Table, Value
-from wmjax.report.folder import Rows
+from wmjax.report.labels import OBJECTIVES, budget_label, objective_label, optimizer_label
+from wmjax.report.load_results import Rows
 from wmjax.report.markdown import MISSING, code, prose
-from wmjax.report.names import OBJECTIVES, budget_label, objective_label, optimizer_label
 from wmjax.report.scores import (
     Block,
     Estimate,
@@ -20,7 +21,6 @@ from wmjax.report.scores import (
     expected_seeds,
     failed_rows,
 )
-from wmjax.report.settings import Setting, noise_setting, setting_name, told_axes
 
 Parts = Sequence[tuple[Block, Summary]]
 """Blocks of one study, each with its summary, by victim, then setting; attacks, budgets and seeds are the same in all.

@@ -2,14 +2,14 @@
 
 import numpy as np
 
+from wmjax.report.comparison_groups import Lineup, by_victim, lineups
+from wmjax.report.condition import Setting, setting_name, setting_order, told_axes
 from wmjax.report.document import Figure, Part, Section, Table, Value
-from wmjax.report.ink import objective_styles
-from wmjax.report.lineups import Lineup, by_victim, lineups
+from wmjax.report.labels import budget_label, mode_order, objective_label
 from wmjax.report.markdown import code
-from wmjax.report.names import budget_label, mode_order, objective_label
 from wmjax.report.panels import draw_panels, short_text
+from wmjax.report.plot_style import objective_styles
 from wmjax.report.scores import Estimate, has_nauc
-from wmjax.report.settings import Setting, setting_name, setting_order, told_axes
 from wmjax.report.tables import Parts, estimate_value
 
 

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from wmjax.report.condition import attacked_rows
 from wmjax.report.document import Section, Table
-from wmjax.report.folder import Manifest, Rows
+from wmjax.report.labels import budget_label, mode_order, objective_order, optimizer_label
+from wmjax.report.load_results import Manifest, Rows
 from wmjax.report.markdown import code, count, prose
-from wmjax.report.names import budget_label, mode_order, objective_order, optimizer_label
 from wmjax.report.scores import failed_rows, left_out_rows
-from wmjax.report.settings import attacked_rows
 from wmjax.report.tables import Missing, Parts, failed_table, missing_table
 
 _UNUSUAL = {

@@ -8,13 +8,13 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from wmjax.metrics import interval, transfer
+from wmjax.report.condition import Setting, setting_order
 from wmjax.report.document import Figure, Part, Section, Table, Value
-from wmjax.report.ink import INK, MEDIUM, SMALL, WIDTH, axes_at, blank, drawable, named_styles, write
+from wmjax.report.labels import objective_label
 from wmjax.report.markdown import code
-from wmjax.report.names import objective_label
 from wmjax.report.panels import draw_panels, short_text
+from wmjax.report.plot_style import INK, MEDIUM, SMALL, WIDTH, axes_at, blank, drawable, named_styles, write
 from wmjax.report.scores import Estimate, Floats, has_nauc
-from wmjax.report.settings import Setting, setting_order
 from wmjax.report.tables import Parts, estimate_value
 
 _READING = """\

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from wmjax.core.errors import InputError
+from wmjax.report.labels import budget_label, objective_label, optimizer_label
 from wmjax.report.markdown import plain
-from wmjax.report.names import budget_label, objective_label, optimizer_label
 from wmjax.report.traces import Trace
 
 # Pixels. Tiles lie on the video coder's grid of 16, where an enlarged pixel costs it least.

@@ -2,8 +2,8 @@
 
 from wmjax.rollout.diagnostics import MEANS
 from wmjax.rollout.drivers import Loop, Past, device, host, scan, start
-from wmjax.rollout.outcome import Rollout, Trace
 from wmjax.rollout.replay import replay
+from wmjax.rollout.results import Rollout, Trace
 from wmjax.rollout.step import AgentState, Step, Witness, agent_step, initial_state, loss_again
 
 __all__ = [

@@ -19,7 +19,7 @@ from wmjax.envs.host import HostEnv
 from wmjax.render.scene import Scene
 from wmjax.rollout.check import check
 from wmjax.rollout.diagnostics import no_diagnostics
-from wmjax.rollout.outcome import Rollout, Trace, outcome, traces
+from wmjax.rollout.results import Rollout, Trace, outcome, traces
 from wmjax.rollout.step import AgentState, agent_step, initial_state, loss_again
 
 _STEPS = 50

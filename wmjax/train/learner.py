@@ -7,12 +7,12 @@ from flax import struct
 
 from wmjax.agents.base import Belief, Params
 from wmjax.agents.dreamer import Dreamer
+from wmjax.train.actor_critic import imagine, imagined_losses, moved, replayed_loss
 from wmjax.train.batch import Batch, Noise, draw, flat
-from wmjax.train.behaviour import imagine, imagined_losses, moved, replayed_loss
 from wmjax.train.optimizer import optimizer
 from wmjax.train.recipe import SCALES, Recipe
 from wmjax.train.representation import LOSSES, grey, on_sphere, own_weights
-from wmjax.train.world import Losses, observe, world_losses
+from wmjax.train.world_model_losses import Losses, observe, world_losses
 
 FOLLOWERS = {"slow_value": "value", "ema_encoder": "encoder", "ema_obs_proj": "obs_proj"}
 """Parts that are no weights of the optimizer: they follow others slowly."""

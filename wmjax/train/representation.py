@@ -13,7 +13,7 @@ from wmjax.agents.dreamer.agent import feature
 from wmjax.core.layers import linear
 from wmjax.train.batch import Batch, Noise, flat
 from wmjax.train.recipe import Recipe
-from wmjax.train.world import Losses, Observed, embed, observe
+from wmjax.train.world_model_losses import Losses, Observed, embed, observe
 
 Representation = Callable[[Dreamer, Recipe, Params, Batch, Noise, Observed], Losses]
 

@@ -20,12 +20,12 @@ from wmjax.core.files import lock, make_folder, read_file, write_atomically
 from wmjax.core.jax_settings import fixed_settings
 from wmjax.train import sizes
 from wmjax.train.checkpoint import checkpoints, restore, save
+from wmjax.train.collect import Task
 from wmjax.train.curves import Curves
 from wmjax.train.evaluate import clean_returns
 from wmjax.train.job import Job
 from wmjax.train.memory import check_memory
-from wmjax.train.play import Task
-from wmjax.train.seeds import agents, begin, devices, go_on, placed
+from wmjax.train.multi_seed import agents, begin, devices, go_on, placed
 from wmjax.train.trainer import Plan, Training
 
 UPDATES = 50

@@ -11,8 +11,8 @@ from flax import struct
 from wmjax.agents.dreamer import Dreamer
 from wmjax.envs import dmc
 from wmjax.train import learner as learning
+from wmjax.train.collect import Play, Task, begin_play, play
 from wmjax.train.learner import Learner, Metrics
-from wmjax.train.play import Play, Task, begin_play, play
 from wmjax.train.recipe import Recipe
 from wmjax.train.replay import Replay, empty, refresh, sample, write
 

@@ -13,8 +13,8 @@ from typing import Any
 from wmjax.core.errors import InputError, unknown_name
 from wmjax.core.files import make_folder
 from wmjax.core.text import as_path
+from wmjax.report.labels import objective_label, optimizer_label
 from wmjax.report.markdown import plain
-from wmjax.report.names import objective_label, optimizer_label
 from wmjax.study.schema import SCHEMA_VERSION
 
 _BATCH = 2  # an attack and its probe of budget 0 share a program

@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wmjax.metrics import interval, normalised_drop, resampled_means, valid_mean
-from wmjax.report.cells import Cell, Fired, cells
+from wmjax.report.check_cells import Cell, Fired, cells
 from wmjax.report.checks import check
-from wmjax.report.folder import read_manifest, read_rows
+from wmjax.report.labels import budget_label, objective_label
+from wmjax.report.load_results import read_manifest, read_rows
 from wmjax.report.markdown import plain
-from wmjax.report.names import budget_label, objective_label
 from wmjax.report.scores import DRAW, Block, Estimate, Summary, attack_rows, blocks, has_nauc, summarise
 from wmjax.study.schema import CELL
-from wmjax.view.axes import ALWAYS, LABELS, digest, form, order, places, text, title
-from wmjax.view.recorded import DIAGNOSTICS, recorded
+from wmjax.view.cell_labels import ALWAYS, LABELS, digest, form, order, places, text, title
+from wmjax.view.trace_api import DIAGNOSTICS, recorded
 
 Json = dict[str, Any]
 

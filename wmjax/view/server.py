@@ -17,10 +17,10 @@ from starlette.routing import Route
 
 from wmjax.core.errors import InputError
 from wmjax.report.markdown import plain
-from wmjax.view.gate import Gate
 from wmjax.view.launch import Busy, Launcher
-from wmjax.view.recorded import numbers, picture
+from wmjax.view.request_guard import Gate
 from wmjax.view.results import Results
+from wmjax.view.trace_api import numbers, picture
 
 _STATIC = Path(__file__).parent / "static"
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

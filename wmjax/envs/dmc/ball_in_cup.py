@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from mujoco import mjx
 
-from wmjax.envs.dmc import starts
+from wmjax.envs.dmc import initial_states
 from wmjax.envs.dmc.env import DmcEnv, Params
 from wmjax.envs.dmc.physics import Geometry, Physics
 
@@ -18,7 +18,7 @@ def _start(physics: Physics, params: Params, key: jax.Array) -> tuple[jax.Array,
         ball = jax.random.uniform(key, (2,), minval=jnp.array([-0.2, 0.2]), maxval=jnp.array([0.2, 0.5]))
         return jnp.concatenate([jnp.zeros(2), ball])
 
-    qpos = starts.without_contact(physics, physics.geometry, draw, key)
+    qpos = initial_states.without_contact(physics, physics.geometry, draw, key)
     return qpos, jnp.zeros(physics.model.nv), physics.geometry
 
 

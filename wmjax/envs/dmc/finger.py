@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from mujoco import mjx
 
-from wmjax.envs.dmc import starts
+from wmjax.envs.dmc import initial_states
 from wmjax.envs.dmc.env import DmcEnv, Params
 from wmjax.envs.dmc.physics import Geometry, Physics
 from wmjax.envs.dmc.rewards import inside
@@ -29,7 +29,7 @@ def _start(physics: Physics, params: Params, key: jax.Array) -> tuple[jax.Array,
         site_size=model.site_size.at[target, 0].set(params["target_size"]),
         site_pos=model.site_pos.at[target, 0].set(x).at[target, 2].set(z),
     )
-    qpos = starts.without_contact(physics, geometry, lambda key: starts.joints(physics, key), pose)
+    qpos = initial_states.without_contact(physics, geometry, lambda key: initial_states.joints(physics, key), pose)
     return qpos, jnp.zeros(names.nv), geometry
 
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from mujoco import mjx
 
-from wmjax.envs.dmc import starts
+from wmjax.envs.dmc import initial_states
 from wmjax.envs.dmc.env import DmcEnv, Params
 from wmjax.envs.dmc.physics import Geometry, Physics
 from wmjax.envs.dmc.rewards import inside, tolerance
@@ -16,7 +16,7 @@ _STAND_HEIGHT = 0.6
 
 def _start(physics: Physics, params: Params, key: jax.Array) -> tuple[jax.Array, jax.Array, Geometry]:
     """Draw all joints, with the torso at its height, whatever it penetrates."""
-    return starts.joints(physics, key), jnp.zeros(physics.model.nv), physics.geometry
+    return initial_states.joints(physics, key), jnp.zeros(physics.model.nv), physics.geometry
 
 
 def _reward(physics: Physics, geometry: Geometry, params: Params, data: mjx.Data) -> jax.Array:

@@ -15,7 +15,7 @@ from flax import struct
 from mujoco import mjx
 
 from wmjax.core.files import plain_name
-from wmjax.envs.dmc import patches
+from wmjax.envs.dmc import mjx_patches
 
 
 @struct.dataclass
@@ -79,7 +79,7 @@ def _mjx_rules() -> Iterator[None]:
     Its products are of whole float32: by default accelerators shorten the factors.
     """
     rules = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow")
-    with rules[0], rules[1], jax.default_matmul_precision("highest"), patches.applied():
+    with rules[0], rules[1], jax.default_matmul_precision("highest"), mjx_patches.applied():
         yield
 
 

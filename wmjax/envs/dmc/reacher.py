@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from mujoco import mjx
 
-from wmjax.envs.dmc import starts
+from wmjax.envs.dmc import initial_states
 from wmjax.envs.dmc.env import DmcEnv, Params
 from wmjax.envs.dmc.physics import Geometry, Physics
 from wmjax.envs.dmc.rewards import inside
@@ -27,7 +27,7 @@ def _start(physics: Physics, params: Params, key: jax.Array) -> tuple[jax.Array,
         geom_size=model.geom_size.at[target, 0].set(params["target_size"]),
         geom_pos=model.geom_pos.at[target, :2].set(place),
     )
-    return starts.joints(physics, pose), jnp.zeros(physics.model.nv), geometry
+    return initial_states.joints(physics, pose), jnp.zeros(physics.model.nv), geometry
 
 
 def _reward(physics: Physics, geometry: Geometry, params: Params, data: mjx.Data) -> jax.Array:

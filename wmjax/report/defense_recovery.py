@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from wmjax.metrics import adaptive_gap, interval, recovery, resampled_means, valid_mean
 from wmjax.metrics.recovery import FLOOR
+from wmjax.report.condition import setting_name, told_axes
 from wmjax.report.document import Figure, Section, Table, Value
-from wmjax.report.ink import INK, MEDIUM, RULE, SMALL, WIDTH, axes_at, blank, drawable, write
+from wmjax.report.labels import budget_label
 from wmjax.report.markdown import code
-from wmjax.report.names import budget_label
+from wmjax.report.plot_style import INK, MEDIUM, RULE, SMALL, WIDTH, axes_at, blank, drawable, write
 from wmjax.report.scores import DRAW, Block, Estimate, Floats
-from wmjax.report.settings import setting_name, told_axes
 from wmjax.report.tables import Parts, attack_text, estimate_value
 
 _READING = f"""\

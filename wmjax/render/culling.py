@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from wmjax.render.planes import Plane
+from wmjax.render.polylines import Lines, lines
 from wmjax.render.solids import Solids, meets
-from wmjax.render.threads import Lines, lines
 
 Parts = tuple[Solids, Solids | None]
 """Solids, and threads that are numbered after them."""

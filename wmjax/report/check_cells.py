@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wmjax.metrics import valid_mean
-from wmjax.report.folder import Rows
+from wmjax.report.condition import Setting, setting_name, told_axes
+from wmjax.report.labels import budget_label, optimizer_label
+from wmjax.report.load_results import Rows
 from wmjax.report.markdown import code
-from wmjax.report.names import budget_label, optimizer_label
 from wmjax.report.scores import Attack, Floats, episode_returns, row_attacks
-from wmjax.report.settings import Setting, setting_name, told_axes
 from wmjax.report.tables import attack_text
 
 

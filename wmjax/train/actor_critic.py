@@ -13,7 +13,7 @@ from wmjax.agents.dreamer import Dreamer
 from wmjax.core.distributions import TwoHot
 from wmjax.train.batch import Batch, Noise
 from wmjax.train.recipe import Recipe
-from wmjax.train.world import Losses
+from wmjax.train.world_model_losses import Losses
 
 QUANTILES = (0.05, 0.95)
 """Of the returns: their distance is the scale of advantages."""

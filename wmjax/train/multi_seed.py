@@ -10,8 +10,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from wmjax import runtime
 from wmjax.agents.base import Params
+from wmjax.train.collect import Task
 from wmjax.train.learner import Metrics
-from wmjax.train.play import Task
 from wmjax.train.trainer import Plan, Training, rounds, start
 
 _SEEDS = PartitionSpec("seeds")

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wmjax.report.folder import Rows
-from wmjax.report.names import mode_order
+from wmjax.report.labels import mode_order
+from wmjax.report.load_results import Rows
 
 
 class Setting(NamedTuple):

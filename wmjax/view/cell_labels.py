@@ -4,8 +4,8 @@ import hashlib
 import json
 from typing import Any
 
-from wmjax.report.cells import Cell
-from wmjax.report.names import OBJECTIVES, budget_label, mode_order, objective_label, objective_order, optimizer_label
+from wmjax.report.check_cells import Cell
+from wmjax.report.labels import OBJECTIVES, budget_label, mode_order, objective_label, objective_order, optimizer_label
 
 ALWAYS = ("victim", "task", "objective", "optimizer", "eps", "mode")
 """Axes that are shown even where a study has one value of them."""

@@ -19,8 +19,8 @@ from wmjax.train.card import Facts, Point, margin, write_card
 from wmjax.train.evaluate import clean_returns, random_returns
 from wmjax.train.job import Job
 from wmjax.train.learner import split
+from wmjax.train.multi_seed import agents, devices
 from wmjax.train.run import Trained
-from wmjax.train.seeds import agents, devices
 from wmjax.train.trainer import untrained
 
 SEEDS = range(20, 40)
