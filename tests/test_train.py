@@ -195,7 +195,7 @@ def test_a_run_that_diverges_says_so_and_keeps_its_last_checkpoint(quick, tmp_pa
         (dict(size="huge"), "unknown size 'huge'"),
         (dict(seeds=()), "seeds are"),
         (dict(seeds=(1, 1)), "seeds are"),
-        (dict(seeds=(-1,)), "seed -1 must be"),
+        (dict(seeds=(-1,)), "seeds is -1; allowed: a whole number from 0 to 4294967295"),
         (dict(steps=0), "steps is 0"),
         (dict(steps=10**12), "steps is 1000000000000"),
         (dict(changes=["lr"]), "'lr' is not a line"),

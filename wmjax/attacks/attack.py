@@ -39,23 +39,23 @@ class Perturbed:
     restart_gap: jax.Array  #: [B] how much higher the best of all starts ended than the first; 0 for one start
 
 
-@fixed_settings()
 def perturb(attack: Attack, victim: Victim, params: Params, frame: Frame, drawn: Draw, threat: Threat) -> Perturbed:
     """Return the attacked version of the frame's image; no example depends on the others of its batch.
 
     Unless the optimizer has a start of its own, it starts at the clean image plus `threat.delta`; where that gives
-    nothing to climb (`start_radius`), at a random point of the ball.
+    nothing to climb (`start_radius`), at a random point of the ball. It computes in the image's precision.
     """
     if not jnp.issubdtype(frame.image.dtype, jnp.floating):
         raise InputError(f"image has dtype {frame.image.dtype}; expected floats in [0, 1]: grey levels / 255")
-    image, region = frame.image, threat.region
-    everywhere = attacker_loss(attack, victim, params, frame, drawn, threat)
-    bounds = ball(image, threat.eps, region)
-    start = image + threat.delta + per_pixel(start_radius(attack, threat)) * region * drawn.start
-    problem = Problem(image, bounds, threat.eps, project(bounds, start), drawn.keys)
-    # Outside of the region nothing has a gradient: methods that look at all of it, or ahead, must not see any.
-    found = maximise(lambda x: everywhere(jnp.where(region > 0, x, image)), attack.optimizer, problem)
-    return replace(found, image=quantize(found.image, image, threat.eps, region)) if attack.rounded else found
+    with fixed_settings(precision_of=frame.image):
+        image, region = frame.image, threat.region
+        everywhere = attacker_loss(attack, victim, params, frame, drawn, threat)
+        bounds = ball(image, threat.eps, region)
+        start = image + threat.delta + per_pixel(start_radius(attack, threat)) * region * drawn.start
+        problem = Problem(image, bounds, threat.eps, project(bounds, start), drawn.keys)
+        # Outside of the region nothing has a gradient: methods that look at all of it, or ahead, must not see any.
+        found = maximise(lambda x: everywhere(jnp.where(region > 0, x, image)), attack.optimizer, problem)
+        return replace(found, image=quantize(found.image, image, threat.eps, region)) if attack.rounded else found
 
 
 def start_radius(attack: Attack, threat: Threat) -> jax.Array:

@@ -68,23 +68,23 @@ def attacker_noise(attack: Attack, noise: jax.Array, drawn: Draw) -> tuple[jax.A
             return noise, drawn.gumbel
 
 
-@fixed_settings()
 def attacker_loss(attack: Attack, victim: Victim, params: Params, frame: Frame, drawn: Draw, threat: Threat) -> Loss:
     """Return what `perturb`, with the same arguments, maximises: a function of the image, [B, H, W, C] -> [B]."""
-    aim, n = attacker_aim(attack, victim, params, frame, drawn, threat), attack.draws
+    with fixed_settings(precision_of=frame.image):
+        aim, n = attacker_aim(attack, victim, params, frame, drawn, threat), attack.draws
 
     def loss(image: jax.Array) -> jax.Array:
-        if not attack.adaptive:
-            return aim(victim.embed(params, image))
-        if not attack.defense.random:
-            return aim(victim.embed(params, through(attack.defense, image, threat.strength, drawn.keys)))
-        seen = through(attack.defense, _copies(image, n), _copies(threat.strength, n), _keys(drawn, n, _DEFENSE))
-        return aim(victim.embed(params, seen))
+        with fixed_settings(precision_of=image):
+            if not attack.adaptive:
+                return aim(victim.embed(params, image))
+            if not attack.defense.random:
+                return aim(victim.embed(params, through(attack.defense, image, threat.strength, drawn.keys)))
+            seen = through(attack.defense, _copies(image, n), _copies(threat.strength, n), _keys(drawn, n, _DEFENSE))
+            return aim(victim.embed(params, seen))
 
     return loss
 
 
-@fixed_settings()
 def attacker_aim(
     attack: Attack, victim: Victim, params: Params, frame: Frame, drawn: Draw, threat: Threat
 ) -> Callable[[Embedding], jax.Array]:

@@ -23,7 +23,6 @@ class Universal:
     loss_last: jax.Array  #: [] and with `delta`
 
 
-@fixed_settings()
 def universal(attack: Attack, victim: Victim, params: Params, frames: Frame, drawn: Draw, threat: Threat) -> Universal:
     """Return one perturbation that raises the mean loss of many frames, in the ball of the first example's budget.
 
@@ -37,6 +36,11 @@ def universal(attack: Attack, victim: Victim, params: Params, frames: Frame, dra
     if isinstance(attack.optimizer.method, FAB):
         raise InputError("optimizer fab looks for one frame's boundary; a universal perturbation has none")
 
+    with fixed_settings(precision_of=frames.image):
+        return _universal(attack, victim, params, frames, drawn, threat)
+
+
+def _universal(attack: Attack, victim: Victim, params: Params, frames: Frame, drawn: Draw, threat: Threat) -> Universal:
     def mean_loss(delta: jax.Array) -> jax.Array:
         """Return the mean over all frames of the loss with `delta` [1, H, W, C], [1]."""
 

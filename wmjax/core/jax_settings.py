@@ -21,7 +21,6 @@ GENERATOR = "threefry2x32"
 
 _FIXED: dict[str, Any] = {
     # numbers
-    "enable_x64": False,
     "default_prng_impl": GENERATOR,
     "threefry_partitionable": True,
     "default_matmul_precision": "highest",
@@ -68,10 +67,11 @@ _FLAGS_BYTES = 1 << 16
 
 
 @contextmanager
-def fixed_settings() -> Iterator[None]:
+def fixed_settings(precision_of: jax.Array | None = None) -> Iterator[None]:
     """Compute with the settings that results depend on, in this thread; a context manager, and a decorator.
 
-    Raises InputError for a setting that cannot be fixed.
+    64-bit numbers are on where `precision_of` is float64, which a caller must have asked for, and else off. Raises
+    InputError for a setting that cannot be fixed.
     """
     for name, value in _UNFIXABLE.items():
         if (given := jax.config.values.get(name, value)) != value:
@@ -79,6 +79,7 @@ def fixed_settings() -> Iterator[None]:
     with ExitStack() as scopes:
         for name, value in _FIXED.items():
             scopes.enter_context(getattr(jax, name)(value))
+        scopes.enter_context(jax.enable_x64(getattr(precision_of, "dtype", None) == jnp.float64))
         yield
 
 
