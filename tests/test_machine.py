@@ -48,6 +48,7 @@ def root(tmp_path):
         ),
         pytest.param([V2], ["0::/../../other"], {"memory.max": str(GB)}, GB, id="outside of the namespace"),
         pytest.param([V2], ["0::/a"], {"a/memory.max": str(1 << 60)}, ALL_MEMORY, id="more than there is"),
+        pytest.param(["", "x", V2], ["", "0::/a", "y"], {"a/memory.max": str(GB)}, GB, id="strange lines"),
         pytest.param(
             [V1_MEMORY, V1_CPU],
             ["11:memory:/slurm/job_1/step_0", "4:cpu,cpuacct:/slurm", "0::/init"],

@@ -7,6 +7,7 @@ files, where a group is limited by those above it too. Version 1 has a tree for 
 import math
 import os
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 _ROOT = Path("/")
@@ -57,18 +58,19 @@ def _groups(controller: str, root: Path) -> Iterator[Path]:
         mounts = (root / "proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # not Linux
         return
-    for membership in memberships:
-        _, controllers, path = membership.split(":", 2)
-        for mount in mounts:
-            place, _, system = mount.partition(" - ")
-            top, folder = place.split(" ")[3:5]
-            kind, _, options = system.split(" ", 2)
-            version_2 = kind == "cgroup2" and not controllers
-            version_1 = kind == "cgroup" and all(controller in names.split(",") for names in (controllers, options))
-            if not version_1 and not version_2:
+    for membership, mount in product(memberships, mounts):
+        place, _, system = mount.partition(" - ")
+        match [*membership.split(":", 2), *place.split(" ")[3:5], *system.split(" ", 2)]:
+            case [_, controllers, path, top, folder, kind, _, options]:
+                pass
+            case _:  # a sandbox that imitates Linux
                 continue
-            # In a container the mount may begin at the container's own group, or the path lie outside of what is seen.
-            seen = ".." not in path.split("/") and Path(path).is_relative_to(top)
-            below = Path(path).relative_to(top) if seen else Path()
-            mounted = root / folder.lstrip("/")
-            yield from (mounted / group for group in (below, *below.parents))
+        version_2 = kind == "cgroup2" and not controllers
+        version_1 = kind == "cgroup" and all(controller in names.split(",") for names in (controllers, options))
+        if not version_1 and not version_2:
+            continue
+        # In a container the mount may begin at the container's own group, or the path lie outside of what is seen.
+        seen = ".." not in path.split("/") and Path(path).is_relative_to(top)
+        below = Path(path).relative_to(top) if seen else Path()
+        mounted = root / folder.lstrip("/")
+        yield from (mounted / group for group in (below, *below.parents))
