@@ -7,13 +7,14 @@ __version__ = "0.1.0"
 
 _MODULES = ("attacks", "envs", "metrics", "rollout", "runtime")
 _FUNCTIONS = {
+    "Study": "wmjax.study.spec",
     "convert": "wmjax.agents.dreamer.convert",
     "export": "wmjax.agents.dreamer.export",
     "load": "wmjax.agents.zoo",
     "run": "wmjax.study.run",
 }
 
-__all__ = ["attacks", "convert", "envs", "export", "load", "metrics", "rollout", "run", "runtime"]
+__all__ = ["Study", "attacks", "convert", "envs", "export", "load", "metrics", "rollout", "run", "runtime"]
 
 
 def __getattr__(name: str) -> Any:
