@@ -52,6 +52,7 @@ UNUSUAL_SETTINGS = {
     "jax_debug_infs": True,
     "jax_debug_key_reuse": True,
     "jax_check_tracer_leaks": True,
+    "jax_enable_checks": True,
     "jax_thread_guard": True,
     "jax_transfer_guard": "disallow",
 }

@@ -335,9 +335,13 @@ def test_nothing_is_written_through_a_link(tmp_path):
     source = carded(tmp_path, SMALL)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run").mkdir()
-    for link in (tmp_path / "link", tmp_path / "run" / ".hydra"):
-        link.symlink_to(tmp_path / "elsewhere")
-        refuse(source, (link if link.name == "link" else link.parent) / "a.pt", link, "is a link")
+    link = tmp_path / "run" / ".hydra"
+    link.symlink_to(tmp_path / "elsewhere")
+    refuse(source, tmp_path / "run" / "a.pt", link, "is a link")
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path / "scratch")  # the user's own folder may be one
+    wmjax.export(source, tmp_path / "runs" / "a.pt")
+    assert (tmp_path / "scratch" / ".hydra" / "config.yaml").is_file()
     assert not list((tmp_path / "elsewhere").iterdir())
 
 

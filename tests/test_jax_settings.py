@@ -181,7 +181,6 @@ FAST = "--xla_cpu_enable_fast_math=true"
         ({"XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_dump_to=/tmp/x"}, {}),
         ({"XLA_FLAGS": f"{FAST} --xla_force_host_platform_device_count=2"}, {"XLA_FLAGS": FAST}),
         ({"XLA_FLAGS": "flags.txt"}, {"XLA_FLAGS": FAST}),
-        ({"XLA_FLAGS": "absent.txt"}, {}),
         ({"NVIDIA_TF32_OVERRIDE": "0"}, {"NVIDIA_TF32_OVERRIDE": "0"}),
         ({"LIBTPU_INIT_ARGS": ""}, {}),
     ],
@@ -193,6 +192,19 @@ def test_what_changes_arithmetic_is_told(environment, found, monkeypatch, tmp_pa
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert arithmetic(jax.local_devices()) == found
+
+
+def test_flags_in_a_file_stay_and_one_that_cannot_be_read_is_named(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("flags.txt").write_text(f"{' ' * 70_000}{FAST}\n", encoding="utf-8")
+    monkeypatch.setenv("XLA_FLAGS", "flags.txt")
+    wmjax.runtime.use_all_cores()
+    assert os.environ["XLA_FLAGS"].startswith(f"{FAST} --xla_force_host_platform_device_count=")
+    os.mkfifo("pipe")
+    for name in ("absent.txt", "pipe", "."):
+        monkeypatch.setenv("XLA_FLAGS", name)
+        with pytest.raises(InputError, match=f"XLA_FLAGS is '{name}', neither flags nor a file of flags"):
+            wmjax.runtime.use_all_cores()
 
 
 def test_settings_of_the_compiler_and_other_devices_are_told():

@@ -158,6 +158,22 @@ def test_near_misses_are_suggested(call, words):
     assert words in str(error.value)
 
 
+def test_what_is_no_name_or_list_is_an_input_error():
+    for call in (
+        lambda: spec(["x"]),
+        lambda: attacks.optimizer(["x"]),
+        lambda: attacks.defense({}),
+        lambda: prepare_training("dmc_walker_run", "infonce", "tiny", seeds=5),
+        lambda: prepare_training("dmc_walker_run", "infonce", "tiny", seeds="12"),
+        lambda: prepare_training("dmc_walker_run", "infonce", "tiny", seeds=range(10**9)),
+        lambda: study(seeds=[np.timedelta64(3, "D")]),
+        lambda: wmjax.convert("a.pt", "b.safetensors", ignore="model"),
+    ):
+        with pytest.raises(InputError):
+            call()
+    assert str(study(budgets=[-0.0, 0.1]).budgets) == "(0.0, 0.1)"
+
+
 def test_far_names_suggest_nothing():
     with pytest.raises(InputError, match=r"known: [^?]*$"):
         spec("x" * 100_000)

@@ -76,15 +76,16 @@ def _printed(error: UnicodeError) -> tuple[bytes, int]:
 def use_all_cores() -> None:
     """Give JAX one CPU device a core, each single-threaded: independent programs scale where threads do not.
 
-    Takes effect only before JAX's first computation; flags that the user has set are kept.
+    Takes effect only before JAX's first computation; flags that the user has set, also in a file, are kept. Raises
+    InputError where XLA_FLAGS names a file that cannot be read.
     """
     wanted = {
         "--xla_force_host_platform_device_count": str(machine.cores()),
         "--xla_cpu_multi_thread_eigen": "false",
     }
-    flags = os.environ.get("XLA_FLAGS", "")
-    missing = [f"{flag}={value}" for flag, value in wanted.items() if flag not in flags]
-    os.environ["XLA_FLAGS"] = " ".join([flags, *missing]).strip()
+    flags = machine.xla_flags()
+    missing = [f"{name}={value}" for name, value in wanted.items() if not any(name in flag for flag in flags)]
+    os.environ["XLA_FLAGS"] = " ".join([*flags, *missing])
 
 
 def local_devices() -> list[Any]:
@@ -105,7 +106,7 @@ def _available() -> str:
     """Return the platforms that JAX finds when it may choose; a process of its own asks, since a start is for good."""
     script = "import jax; print(*sorted({device.platform for device in jax.devices()}), sep=', ')"
     environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
-    command = [sys.executable, "-c", script]
+    command = [sys.executable, "-P", "-c", script]
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, encoding="utf-8", errors="replace", timeout=_SECONDS

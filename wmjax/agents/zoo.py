@@ -5,6 +5,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
+from wmjax import runtime
 from wmjax.agents.base import Params
 from wmjax.agents.dreamer import Dreamer
 from wmjax.agents.weights import Card, read, read_card
@@ -50,9 +51,11 @@ def description(name: str) -> str:
 def load(name_or_path: str | Path) -> tuple[Dreamer, Params]:
     """Return (victim, params): the agent's sizes with its functions, and its weights as a pytree of float32 arrays.
 
-    Raises InputError for an unknown name (the message lists the known ones), a missing file, or one that is not ours.
+    Raises InputError for an unknown name (the message lists the known ones), a missing file, or one that is not ours,
+    and where JAX's back end does not start.
     """
     found, params = read(locate(name_or_path))
+    runtime.local_devices()
     return found.victim, jax.tree.map(jnp.asarray, params)
 
 

@@ -186,7 +186,7 @@ The default sigmas are choices: one pixel is the finest detail of a frame; the n
 
 def defense(name: str) -> Defense:
     """Return the named defense; raises InputError for an unknown name."""
-    if name not in DEFENSES:
+    if not isinstance(name, str) or name not in DEFENSES:
         raise unknown_name("defense", name, DEFENSES)
     return DEFENSES[name]
 

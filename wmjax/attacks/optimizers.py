@@ -151,7 +151,7 @@ NO_STEPS = Optimizer(0)
 
 def optimizer(name: str, steps: int | None = None) -> Optimizer:
     """Return the named optimizer; raises InputError for an unknown name or a wrong number of steps."""
-    if name not in OPTIMIZERS:
+    if not isinstance(name, str) or name not in OPTIMIZERS:
         raise unknown_name("optimizer", name, OPTIMIZERS)
     return OPTIMIZERS[name](steps)
 

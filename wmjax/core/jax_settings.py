@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from wmjax.core import machine
 from wmjax.core.errors import InputError
 
 GENERATOR = "threefry2x32"
@@ -31,6 +32,7 @@ _FIXED: dict[str, Any] = {
     "debug_infs": False,
     "debug_key_reuse": False,
     "check_tracer_leaks": False,
+    "enable_checks": False,
     "no_tracing": False,
     "thread_guard": False,
     "transfer_guard": "allow",
@@ -63,8 +65,6 @@ _HARMLESS_FLAGS = re.compile(
 )
 """XLA flags that change no result."""
 
-_FLAGS_BYTES = 1 << 16
-
 
 @contextmanager
 def fixed_settings(precision_of: jax.Array | None = None) -> Iterator[None]:
@@ -91,25 +91,13 @@ def arithmetic(devices: Sequence[Any]) -> dict[str, str]:
     found = {}
     if devices[0].platform != "cpu":
         found["device"] = ", ".join(sorted({device.device_kind for device in devices}))
-    if flags := [flag for flag in _xla_flags() if not _HARMLESS_FLAGS.fullmatch(flag)]:
+    if flags := [flag for flag in machine.xla_flags() if not _HARMLESS_FLAGS.fullmatch(flag)]:
         found["XLA_FLAGS"] = " ".join(sorted(flags))
     found |= {name: os.environ[name] for name in _VARIABLES if os.environ.get(name)}
     for name, usual in _COMPILER.items():
         if (given := jax.config.values.get(name, usual)) != usual:
             found[name] = str(given)
     return found
-
-
-def _xla_flags() -> list[str]:
-    """Return the flags in XLA_FLAGS, or in the file that it names, as XLA reads them."""
-    text = os.environ.get("XLA_FLAGS", "").strip()
-    if text and not text.startswith("-"):
-        try:
-            with open(text, encoding="utf-8", errors="replace") as file:
-                text = file.read(_FLAGS_BYTES)
-        except OSError:  # XLA, too, goes without
-            return []
-    return text.split()
 
 
 def check_keys(name: str, keys: jax.Array) -> None:

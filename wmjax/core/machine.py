@@ -1,4 +1,4 @@
-"""The cores and the memory that this process may use: the machine's, or less in a container or a batch job.
+"""The cores and the memory that this process may use, the machine's or less in a container, and the flags of XLA.
 
 Docker, Kubernetes, Slurm and systemd limit processes by control groups (cgroups): a tree of folders with limits as
 files, where a group is limited by those above it too. Version 1 has a tree for each resource, version 2 one for all.
@@ -10,7 +10,11 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
+from wmjax.core.errors import InputError
+from wmjax.core.files import read_file
+
 _ROOT = Path("/")
+_FLAGS_BYTES = 1 << 20
 
 
 def cores(root: Path = _ROOT) -> int:
@@ -27,6 +31,20 @@ def memory(root: Path = _ROOT) -> int:
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = (_memory_limit(group) for group in _groups("memory", root))
     return min([whole, *(limit for limit in limits if limit is not None)])
+
+
+def xla_flags() -> list[str]:
+    """Return the flags in XLA_FLAGS, or in the file that it names, as XLA reads them.
+
+    Raises InputError for a file that XLA could not read either, and would end the process.
+    """
+    text = os.environ.get("XLA_FLAGS", "").strip()
+    if text and not text.startswith("-"):
+        try:
+            text = read_file(Path(text), _FLAGS_BYTES).decode(errors="replace")
+        except (FileNotFoundError, InputError) as error:
+            raise InputError(f"XLA_FLAGS is {text!r:.80}, neither flags nor a file of flags ({error!s:.120})") from None
+    return text.split()
 
 
 def _cpu_quota(group: Path) -> float | None:

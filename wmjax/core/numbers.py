@@ -9,7 +9,7 @@ from wmjax.core.errors import InputError
 
 def is_whole(value: Any) -> bool:
     """Return whether a value is a whole number: Python's or NumPy's, no float such as 2.0, and not True or False."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:

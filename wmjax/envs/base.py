@@ -66,7 +66,7 @@ def task_name(name: str) -> str:
 
 def spec(task: str) -> EnvSpec:
     """Return the spec of a task, by any of its names; raises InputError, listing the known tasks, for other names."""
-    name = task_name(task) if isinstance(task, str) else task
+    name = task_name(task) if isinstance(task, str) else ""
     if name not in TASKS:
         if str(task).startswith("metaworld"):
             raise InputError(f"task {task!r:.80} cannot be played: MetaWorld agents can be converted only")

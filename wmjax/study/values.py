@@ -60,7 +60,7 @@ def _number(given: Any) -> float:
         given = float(str(given))  # float32(0.04) is 0.04, and not the 0.03999999910593033 nearby
     if not (is_whole(given) or isinstance(given, float)) or not abs(given) < 1e300:
         raise ValueError(f'{_shown(given)} is not a number; write 0.04 or "8/255"')
-    return float(given)
+    return float(given) + 0.0  # -0 is 0
 
 
 def _whole(given: Any) -> int:

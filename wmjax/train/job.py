@@ -1,8 +1,9 @@
 """A training run as it was asked for: checked before anything is compiled or written."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,9 @@ def prepare(
     """
     spec = envs.spec(task)
     sizes.victim(agent, size, spec.action_size)
-    seeds = tuple(whole("seeds", seed, 0, 2**32 - 1) for seed in seeds)
+    if isinstance(seeds, str) or not isinstance(seeds, Iterable):
+        raise InputError(f"seeds is {seeds!r:.80}; expected a list of whole numbers")
+    seeds = tuple(whole("seeds", seed, 0, 2**32 - 1) for seed in islice(seeds, _MOST_SEEDS + 1))
     if not 1 <= len(seeds) <= _MOST_SEEDS or len(set(seeds)) < len(seeds):
         raise InputError(f"seeds are {seeds!r:.80}; allowed: 1 to {_MOST_SEEDS} different ones")
     recipe = _changed(sizes.RECIPES[size], changes)

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from wmjax.agents.dreamer import AGENTS, Dreamer
 from wmjax.agents.dreamer.checkpoint import State, read_state
 from wmjax.agents.dreamer.config_check import Hints, check, complete
@@ -18,7 +20,6 @@ from wmjax.agents.dreamer.torch_layout import count, weights
 from wmjax.agents.weights import Card, check_sizes, check_tree, file_sha256, listed, write
 from wmjax.core.errors import InputError, unknown_name
 from wmjax.core.text import as_path, as_text
-from wmjax.envs.base import task_name
 
 
 def convert(
@@ -42,7 +43,11 @@ def convert(
     """
     source, target = as_path(checkpoint), as_path(out)
     _check_paths(source, target)
-    given = Hints(stoch, agent, None if task is None else spelled(task), action_repeat)
+    for name, listed_names in (("drop", drop), ("ignore", ignore)):
+        if isinstance(listed_names, str) or not all(isinstance(each, str) for each in listed_names):
+            raise InputError(f"{name} is {listed_names!r:.80}; expected a list of texts")
+    numbers = [x.item() if isinstance(x, np.integer) else x for x in (stoch, action_repeat)]
+    given = Hints(numbers[0], agent, None if task is None else spelled(task), numbers[1])
     check_hints(given)
     state, gone = read_state(source, drop)
     config = read_config(source, tuple(ignore))
@@ -54,7 +59,7 @@ def convert(
     check_tree(flat, victim, str(source))
     card = Card(
         victim=victim,
-        task=None if hints.task is None else task_name(spelled(hints.task)),
+        task=None if hints.task is None else spelled(hints.task),
         action_repeat=2 if hints.action_repeat is None else hints.action_repeat,
         source=as_text(source.name),
         source_sha256=file_sha256(source),

@@ -79,8 +79,15 @@ def export(name_or_path: str | Path, out: str | Path, optimizer: Optimizer | Non
     file = io.BytesIO()
     torch.save(checkpoint, file)
     make_folders(target.parent)
-    write_atomically(target, file.getbuffer())
-    write_atomically(target.parent / FILE, content.encode())
+    path = target.parent / FILE
+    new = not path.exists()
+    write_atomically(path, content.encode())
+    try:
+        write_atomically(target, file.getbuffer())
+    except BaseException:
+        if new:
+            path.unlink(missing_ok=True)
+        raise
     return target
 
 

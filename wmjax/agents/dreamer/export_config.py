@@ -89,10 +89,11 @@ def check_folder(folder: Path, content: str) -> None:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     if not same:
-        raise InputError(f"{path}: is the configuration of another agent; export to another folder")
+        raise InputError(f"{path}: is another configuration than the one of this export; export to another folder")
 
 
 def make_folders(folder: Path) -> None:
-    """Make a folder and that of its configuration; raises InputError where one of them is a link."""
-    make_folder(folder)
+    """Make a folder and that of its configuration; raises InputError where the latter is a link."""
+    if not folder.is_dir():
+        make_folder(folder)
     make_folder((folder / FILE).parent)

@@ -11,6 +11,7 @@ from typing import Any
 
 from wmjax.agents.dreamer import Dreamer
 from wmjax.core.errors import InputError
+from wmjax.envs.base import task_name
 
 ATARI = (
     *("actions", "aggregate", "autostart", "clip_reward", "length"),
@@ -185,11 +186,11 @@ def depths_as_entries(depths: tuple[int, ...]) -> tuple[int, list[int]]:
 
 
 def spelled(task: Any) -> str:
-    """Return a task's name as the code spells it: Meta-World's names have hyphens, `metaworld_door-open`.
+    """Return a task's name as the code spells it: Meta-World's names have hyphens, `metaworld_door-open`; others none.
 
     Raises InputError for what cannot be the name of a task.
     """
-    suite, _, name = task.partition("_") if type(task) is str else ("", "", "")
+    suite, _, name = task_name(task).partition("_") if type(task) is str else ("", "", "")
     if suite not in _SUITES:
         raise InputError(f"task is {task!r:.80}; it must begin with {', '.join(f'{suite}_' for suite in _SUITES)}")
     if suite == "metaworld":
