@@ -75,13 +75,8 @@ def test_an_attack_is_the_same_in_a_caller_s_own_program(optimizer, tiny, settin
     compiled = jax.jit(attacked_frame, static_argnums=(0, 1), compiler_options=QUICK)
     arguments = (optimizer, *tiny, *given(tiny[0]), jax.random.split(KEY(1), BATCH))
     want = compiled(*arguments)
-    setting(
-        **{
-            name: value
-            for name, value in UNUSUAL_SETTINGS.items()
-            if name not in ("jax_disable_jit", "jax_thread_guard")
-        }
-    )
+    own = dict.fromkeys(("jax_disable_jit", "jax_thread_guard", "jax_enable_checks"), False)  # of the caller's program
+    setting(**UNUSUAL_SETTINGS | own)
     with jax.transfer_guard("allow"):  # the caller's own arrays
         assert_same(compiled(*arguments), want)
 
